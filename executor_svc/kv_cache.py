@@ -1,0 +1,78 @@
+"""The tensors that hold keys and values, cut into blocks, and copies between blocks.
+
+Knows no request: a block belongs to whoever the plan says. Invariant: all layers have the same
+blocks, so a block id means the same slots everywhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(slots=True, frozen=True)
+class KVCacheSpec:
+    """What a model keeps for one position."""
+
+    num_layers: int
+    num_kv_heads: int
+    head_dim: int
+    dtype: torch.dtype
+
+    def bytes_per_block(self, block_size: int) -> int:
+        per_slot = 2 * self.num_layers * self.num_kv_heads * self.head_dim
+        return per_slot * block_size * self.dtype.itemsize
+
+
+class KVCache:
+    """`key(l)` and `value(l)` are views [num_blocks, num_kv_heads, block_size, head_dim]."""
+
+    def __init__(
+        self, spec: KVCacheSpec, num_blocks: int, block_size: int, num_cpu_blocks: int = 0
+    ) -> None:
+        if num_blocks < 2:
+            raise ValueError(f"the KV cache needs at least 2 blocks, {num_blocks} do not serve")
+        self.spec = spec
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.num_cpu_blocks = num_cpu_blocks
+        # Zeros, not empty: a masked slot is multiplied by weight 0, which NaN would survive.
+        self._blocks = self._allocate(num_blocks)
+        self._cpu_blocks = self._allocate(num_cpu_blocks)
+
+    def _allocate(self, num_blocks: int) -> torch.Tensor:
+        spec = self.spec
+        shape = (spec.num_layers, 2, num_blocks, spec.num_kv_heads, self.block_size, spec.head_dim)
+        return torch.zeros(shape, dtype=spec.dtype)
+
+    def key(self, layer: int) -> torch.Tensor:
+        return self._blocks[layer, 0]
+
+    def value(self, layer: int) -> torch.Tensor:
+        return self._blocks[layer, 1]
+
+    def swap_out(self, pairs: list[tuple[int, int]]) -> None:
+        """Copies (gpu block, cpu block) pairs out."""
+        _copy_blocks(self._blocks, self._cpu_blocks, pairs)
+
+    def swap_in(self, pairs: list[tuple[int, int]]) -> None:
+        """Copies (cpu block, gpu block) pairs back."""
+        _copy_blocks(self._cpu_blocks, self._blocks, pairs)
+
+    def copy(self, pairs: list[tuple[int, int]]) -> None:
+        """Copies (source, target) blocks; no target may be a source of the same call."""
+        _copy_blocks(self._blocks, self._blocks, pairs)
+
+
+def _copy_blocks(source: torch.Tensor, target: torch.Tensor, pairs: list[tuple[int, int]]) -> None:
+    if not pairs:
+        return
+    for source_id, target_id in pairs:
+        if not 0 <= source_id < source.shape[2]:
+            raise ValueError(f"there is no block {source_id} to copy from")
+        if not 0 <= target_id < target.shape[2]:
+            raise ValueError(f"there is no block {target_id} to copy to")
+    source_ids = torch.tensor([s for s, _ in pairs])
+    target_ids = torch.tensor([t for _, t in pairs])
+    target[:, :, target_ids] = source[:, :, source_ids]
