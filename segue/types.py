@@ -69,6 +69,8 @@ class Submission:
     cache_salt: str = ""
     adapter: str = ""
     traceparent: str = ""
+    client_context: str = ""  # the gateway's own notes on the call, handed to one that attaches
+    is_resumable: bool = False  # its client may come back through another gateway
 
 
 @dataclass(slots=True, frozen=True)

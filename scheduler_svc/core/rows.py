@@ -27,7 +27,6 @@ class Table(Enum):
     LANE_HOLDING = "holding"
     LANE_RUNNING = "running"
     LANE_SWAPPED = "swapped"
-    LANE_DEFERRED = "deferred"
     LANE_FREE = "free"  # sorted set, one for each lane: free block id by rank
     LANE_BLOCKS = "blocks"  # hash, one for each lane: block id -> ref_cnt, hash, registration
     LANE_TABLES = "tables"  # hash, one for each lane: request id -> block ids, as text

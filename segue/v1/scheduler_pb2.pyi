@@ -22,18 +22,20 @@ REJECT_CODE_INVALID: RejectCode
 REJECT_CODE_UNSUPPORTED: RejectCode
 
 class SessionRequest(_message.Message):
-    __slots__ = ("hello", "submit", "abort", "alive", "goodbye")
+    __slots__ = ("hello", "submit", "abort", "alive", "goodbye", "attach")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     SUBMIT_FIELD_NUMBER: _ClassVar[int]
     ABORT_FIELD_NUMBER: _ClassVar[int]
     ALIVE_FIELD_NUMBER: _ClassVar[int]
     GOODBYE_FIELD_NUMBER: _ClassVar[int]
+    ATTACH_FIELD_NUMBER: _ClassVar[int]
     hello: SessionHello
     submit: Submit
     abort: Abort
     alive: _types_pb2.Alive
     goodbye: _types_pb2.Goodbye
-    def __init__(self, hello: _Optional[_Union[SessionHello, _Mapping]] = ..., submit: _Optional[_Union[Submit, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., alive: _Optional[_Union[_types_pb2.Alive, _Mapping]] = ..., goodbye: _Optional[_Union[_types_pb2.Goodbye, _Mapping]] = ...) -> None: ...
+    attach: Attach
+    def __init__(self, hello: _Optional[_Union[SessionHello, _Mapping]] = ..., submit: _Optional[_Union[Submit, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., alive: _Optional[_Union[_types_pb2.Alive, _Mapping]] = ..., goodbye: _Optional[_Union[_types_pb2.Goodbye, _Mapping]] = ..., attach: _Optional[_Union[Attach, _Mapping]] = ...) -> None: ...
 
 class SessionResponse(_message.Message):
     __slots__ = ("hello_ack", "not_leader", "accepted", "unknown", "detached", "rejected", "outputs", "alive", "goodbye")
@@ -109,6 +111,12 @@ class Submit(_message.Message):
     delivered: _containers.RepeatedCompositeFieldContainer[Attachment]
     def __init__(self, submissions: _Optional[_Iterable[_Union[_types_pb2.Submission, _Mapping]]] = ..., delivered: _Optional[_Iterable[_Union[Attachment, _Mapping]]] = ...) -> None: ...
 
+class Attach(_message.Message):
+    __slots__ = ("attachments",)
+    ATTACHMENTS_FIELD_NUMBER: _ClassVar[int]
+    attachments: _containers.RepeatedCompositeFieldContainer[Attachment]
+    def __init__(self, attachments: _Optional[_Iterable[_Union[Attachment, _Mapping]]] = ...) -> None: ...
+
 class Abort(_message.Message):
     __slots__ = ("request_id", "reason", "num_delivered_tokens")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
@@ -120,12 +128,14 @@ class Abort(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., reason: _Optional[str] = ..., num_delivered_tokens: _Optional[int] = ...) -> None: ...
 
 class Accepted(_message.Message):
-    __slots__ = ("request_ids", "next_indices")
+    __slots__ = ("request_ids", "next_indices", "submissions")
     REQUEST_IDS_FIELD_NUMBER: _ClassVar[int]
     NEXT_INDICES_FIELD_NUMBER: _ClassVar[int]
+    SUBMISSIONS_FIELD_NUMBER: _ClassVar[int]
     request_ids: _containers.RepeatedScalarFieldContainer[str]
     next_indices: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, request_ids: _Optional[_Iterable[str]] = ..., next_indices: _Optional[_Iterable[int]] = ...) -> None: ...
+    submissions: _containers.RepeatedCompositeFieldContainer[_types_pb2.Submission]
+    def __init__(self, request_ids: _Optional[_Iterable[str]] = ..., next_indices: _Optional[_Iterable[int]] = ..., submissions: _Optional[_Iterable[_Union[_types_pb2.Submission, _Mapping]]] = ...) -> None: ...
 
 class Unknown(_message.Message):
     __slots__ = ("request_ids",)
