@@ -1,0 +1,1 @@
+"""Model directories: read, checked, made. Files and JSON only; nothing in here knows torch."""
