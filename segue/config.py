@@ -1,0 +1,188 @@
+"""Reads a frozen dataclass from command-line flags and the environment.
+
+Knows no service and no flag of its own. Invariant: a flag beats SEGUE_<FLAG>, which beats the
+default; what cannot be read is one line on stderr and exit code 2, before anything has started.
+
+A field `kv_cache_bytes: int = field(default=0, metadata={"help": "…"})` is the flag
+`--kv-cache-bytes` and the variable `SEGUE_KV_CACHE_BYTES`. A bool is `--x` and `--no-x`; a
+tuple of str is comma separated; a field without a default must be given.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, Field, fields
+from enum import Enum
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
+
+ConfigT = TypeVar("ConfigT")
+Reader = Callable[[str], Any]
+
+_TRUE = frozenset({"1", "true", "yes", "on"})
+_FALSE = frozenset({"0", "false", "no", "off", ""})
+
+
+def parse_config(
+    cls: type[ConfigT],
+    argv: Sequence[str] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> ConfigT:
+    """The config that `argv` (default: the process's own) and the environment ask for."""
+    config, unknown = parse_known_config(cls, argv, environ)
+    if unknown:
+        _fail(_program(), f"unknown argument {unknown[0]}; --help lists all")
+    return config
+
+
+def parse_known_config(
+    cls: type[ConfigT],
+    argv: Sequence[str] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> tuple[ConfigT, list[str]]:
+    """As `parse_config`; arguments that are no flag of `cls` are handed back in their order."""
+    parser = argparse.ArgumentParser(
+        prog=_program(), description=_first_line(cls), allow_abbrev=False
+    )
+    add_flags(parser, cls)
+    known, unknown = parser.parse_known_args(argv)
+    return config_from(cls, known, environ), unknown
+
+
+def add_flags(parser: argparse.ArgumentParser, cls: type[Any]) -> None:
+    """Adds a flag for each field of `cls`. What is not given is absent from the namespace."""
+    hints = get_type_hints(cls)
+    for one in fields(cls):
+        text = f"{one.metadata.get('help', '')} ({_default_text(one)}{_variable(one.name)})"
+        options: dict[str, Any] = {
+            "dest": one.name,
+            "default": argparse.SUPPRESS,
+            "help": text.replace("%", "%%"),
+        }
+        if hints[one.name] is bool:
+            options["action"] = argparse.BooleanOptionalAction
+        else:
+            options["metavar"] = _metavar(hints[one.name])
+        parser.add_argument(_flag(one.name), **options)
+
+
+def config_from(
+    cls: type[ConfigT],
+    namespace: argparse.Namespace,
+    environ: Mapping[str, str] | None = None,
+) -> ConfigT:
+    """The config of a namespace that `add_flags` filled, completed from the environment."""
+    environ = os.environ if environ is None else environ
+    hints = get_type_hints(cls)
+    values: dict[str, Any] = {}
+    for one in fields(cls):  # pyright: ignore[reportArgumentType]
+        given = getattr(namespace, one.name, environ.get(_variable(one.name)))
+        if given is not None:
+            values[one.name] = _read(one.name, hints[one.name], given)
+        elif one.default is MISSING and one.default_factory is MISSING:
+            _fail(_program(), f"{_flag(one.name)} (or {_variable(one.name)}) must be given")
+    try:
+        return cls(**values)
+    except ValueError as error:
+        _fail(_program(), str(error))
+
+
+def to_flags(config: Any, names: Sequence[str]) -> list[str]:
+    """Flags that make another process read the same values of these fields."""
+    flags: list[str] = []
+    for name in names:
+        value = getattr(config, name)
+        if isinstance(value, bool):
+            flags.append(_flag(name) if value else _flag(f"no_{name}"))
+        elif value is not None:
+            flags += [_flag(name), _as_text(value)]
+    return flags
+
+
+def _read(name: str, hint: Any, given: Any) -> Any:
+    if isinstance(given, bool):
+        return given
+    try:
+        return _reader(hint)(given)
+    except ValueError:
+        _fail(_program(), f"{_flag(name)} ({_variable(name)}): {given!r} is not {_metavar(hint)}")
+
+
+def _reader(hint: Any) -> Reader:
+    hint = _without_none(hint)
+    if hint is bool:
+        return _read_bool
+    if get_origin(hint) is tuple:
+        return _read_tuple
+    if hint in (str, int, float, Path):
+        return hint
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return hint
+    raise TypeError(f"no flag can hold a {hint}")
+
+
+def _read_bool(text: str) -> bool:
+    if text.lower() in _TRUE:
+        return True
+    if text.lower() in _FALSE:
+        return False
+    raise ValueError(text)
+
+
+def _read_tuple(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _without_none(hint: Any) -> Any:
+    if get_origin(hint) in (Union, types.UnionType):
+        (hint,) = (part for part in get_args(hint) if part is not type(None))
+    return hint
+
+
+def _metavar(hint: Any) -> str:
+    hint = _without_none(hint)
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return "|".join(str(member.value) for member in hint)
+    names: dict[Any, str] = {int: "N", float: "NUMBER", bool: "BOOL", Path: "PATH", str: "TEXT"}
+    return names.get(hint, "A,B,…")
+
+
+def _default_text(one: Field[Any]) -> str:
+    if one.default is MISSING:
+        return "required, " if one.default_factory is MISSING else ""
+    return "" if one.default in (None, "", ()) else f"default {_as_text(one.default)}, "
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, Enum):
+        return str(value.value)
+    if isinstance(value, tuple):
+        return ",".join(str(part) for part in value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+    return str(value)
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _variable(name: str) -> str:
+    return "SEGUE_" + name.upper()
+
+
+def _first_line(cls: type[Any]) -> str:
+    return (cls.__doc__ or "").strip().partition("\n")[0]
+
+
+def _program() -> str:
+    """What the user typed: the module's name under `python -m`, else the script's."""
+    path = Path(sys.argv[0])
+    return path.parent.name if path.name == "__main__.py" else path.name
+
+
+def _fail(program: str, message: str) -> NoReturn:
+    print(f"{program}: error: {message}", file=sys.stderr)
+    raise SystemExit(2)
