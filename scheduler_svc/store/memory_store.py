@@ -16,11 +16,11 @@ from scheduler_svc.store.keys import unlisted
 from scheduler_svc.store.state_store import (
     SCHEMA_VERSION,
     CommitAnswer,
-    CommitOutcome,
     LeaseAcquired,
     LeaseCandidate,
     LeaseHeld,
     LoadedState,
+    Outcome,
     StateStore,
     StoreSight,
     StoreUnavailable,
@@ -54,6 +54,10 @@ class Change:
 
     meta: Meta
     delta: Delta | None = None
+
+    @property
+    def is_commit(self) -> bool:
+        return self.delta is not None and self.meta.begun == self.meta.done
 
 
 class MemoryState:
@@ -122,9 +126,9 @@ class MemoryState:
 
     def commit(self, commit: Commit, lease_ttl_ms: int) -> CommitAnswer:
         outcome = self._judge(commit)
-        if outcome is CommitOutcome.APPLIED:
+        if outcome is Outcome.APPLIED:
             self._record(self._after(commit, lease_ttl_ms), commit.delta)
-        elif outcome is CommitOutcome.DUPLICATE:
+        elif outcome is Outcome.DUPLICATE:
             assert self.meta is not None
             self._record(replace(self.meta, lease_until_ms=self._now_ms() + lease_ttl_ms))
         meta = self.meta or Meta()
@@ -134,7 +138,7 @@ class MemoryState:
 
     def tear(self, commit: Commit, part: Delta) -> None:
         """As if the script had stopped after `part` of the delta: begun is written, done is not."""
-        assert self._judge(commit) is CommitOutcome.APPLIED
+        assert self._judge(commit) is Outcome.APPLIED
         assert self.meta is not None
         self._record(replace(self.meta, begun=commit.id), part)
 
@@ -150,6 +154,12 @@ class MemoryState:
         self.wipe()
         for change in kept:
             self._record(change.meta, change.delta)
+
+    def rollback(self, num_commits: int) -> None:
+        """Redis came back with only its first `num_commits` commits, and what came before them."""
+        ends = [i for i, change in enumerate(self.history, 1) if change.is_commit]
+        assert 0 <= num_commits <= len(ends)
+        self.roll_back(ends[num_commits - 1] if num_commits else 0)
 
     def wipe(self) -> None:
         """FLUSHALL: rows, meta and history are gone."""
@@ -174,29 +184,29 @@ class MemoryState:
             strings=dict(self._rows.strings),
         )
 
-    def _judge(self, commit: Commit) -> CommitOutcome:
+    def _judge(self, commit: Commit) -> Outcome:
         meta = self.meta
         if meta is None:
-            return CommitOutcome.LOST
+            return Outcome.LOST
         mine = commit.id
         if meta.epoch > mine.epoch:
-            return CommitOutcome.FENCED
+            return Outcome.FENCED
         if meta.epoch == mine.epoch and meta.leader_id != mine.leader_id:
-            return CommitOutcome.FENCED
+            return Outcome.FENCED
         if meta.done == mine:
-            return CommitOutcome.DUPLICATE
-        return CommitOutcome.APPLIED if meta.done == commit.previous else CommitOutcome.LOST
+            return Outcome.DUPLICATE
+        return Outcome.APPLIED if meta.done == commit.previous else Outcome.LOST
 
     def _after(self, commit: Commit, lease_ttl_ms: int) -> Meta:
         assert self.meta is not None
-        owner = self._candidates[commit.id.leader_id]
+        owner = self._candidates.get(commit.id.leader_id)
         return replace(
             self.meta,
             # Redis may have lost our acquisition and nothing else: then the commit restores it.
             epoch=commit.id.epoch,
             leader_id=commit.id.leader_id,
-            scheduler_id=owner.scheduler_id,
-            address=owner.address,
+            scheduler_id=owner.scheduler_id if owner else "",
+            address=owner.address if owner else "",
             begun=commit.id,
             done=commit.id,
             lease_until_ms=self._now_ms() + lease_ttl_ms,

@@ -64,18 +64,21 @@ class LeaseHeld:
     expires_in_ms: int
 
 
-class CommitOutcome(Enum):
+class Outcome(Enum):
     APPLIED = "applied"  # the store's last commit was our predecessor; now it is ours
     DUPLICATE = "duplicate"  # it was ours already: an earlier try had arrived
     FENCED = "fenced"  # a higher epoch, or the same one of another leader, owns the store
     LOST = "lost"  # the store went back, or was wiped: our predecessor is not its last commit
 
 
+CommitOutcome = Outcome  # the same, for those who write both names
+
+
 @dataclass(slots=True, frozen=True)
 class CommitAnswer:
     """The outcome, and what the store holds after it: its owner and its last commit."""
 
-    outcome: CommitOutcome
+    outcome: Outcome
     epoch: int  # 0: the store knows no owner
     leader_id: str
     last_commit: CommitId | None
@@ -121,6 +124,10 @@ class StateStore(ABC):
     @abstractmethod
     async def look(self) -> StoreSight:
         """Reads who leads and how old the server is. Changes nothing."""
+
+    async def current_leader(self) -> LeaseHeld | None:
+        """Who leads, or led last (`expires_in_ms` is 0); None: nobody ever did."""
+        return (await self.look()).leader
 
     @abstractmethod
     async def acquire(self, candidate: LeaseCandidate) -> LeaseAcquired | LeaseHeld:
