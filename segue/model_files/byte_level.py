@@ -1,4 +1,4 @@
-"""GPT-2's alphabet: each byte written as one printable character, as byte-level tokenizers store it.
+"""GPT-2's alphabet: each byte written as one printable character, as tokenizers store it.
 
 Knows nothing about vocabularies. Invariant: the two tables are each other's inverse over 0..255.
 """

@@ -143,7 +143,8 @@ def _special_tokens(tokenizer_config: JsonObject) -> dict[str, str]:
 
 
 def _added_token_id(tokenizer: JsonObject, content: str | None) -> int | None:
-    for token in tokenizer.get("added_tokens") or []:
+    added_tokens = cast("list[JsonObject]", tokenizer.get("added_tokens") or [])
+    for token in added_tokens:
         if token.get("content") == content:
             return int(token["id"])
     return None

@@ -1,0 +1,83 @@
+"""A GGUF file's vocabulary as tokenizer.json and tokenizer_config.json.
+
+Knows byte-level BPE ("gpt2" in GGUF's words). Invariant: how text is cut before the merges is
+decided by `tokenizer.ggml.pre` through a table; a name that is not in it is refused.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers, processors
+from tokenizers.models import BPE
+
+from segue.model_files.gguf_config import GGUFMetadata
+from segue.model_files.model_directory import ModelDirectoryError
+
+TOKEN_TYPE_CONTROL = 3
+TOKEN_TYPE_USER_DEFINED = 4
+
+
+def _gpt2_pre_tokenizer() -> pre_tokenizers.PreTokenizer:
+    return pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+
+
+def _smollm_pre_tokenizer() -> pre_tokenizers.PreTokenizer:
+    """Every digit stands alone; the rest is cut as GPT-2 does."""
+    digits = pre_tokenizers.Digits(individual_digits=True)
+    return pre_tokenizers.Sequence([digits, _gpt2_pre_tokenizer()])
+
+
+PRE_TOKENIZERS = {"gpt-2": _gpt2_pre_tokenizer, "smollm": _smollm_pre_tokenizer}
+
+
+def make_tokenizer(metadata: GGUFMetadata) -> Tokenizer:
+    kind = metadata.require("tokenizer.ggml.model")
+    if kind != "gpt2":
+        raise ModelDirectoryError(f"GGUF tokenizer {kind!r} is not supported (only 'gpt2' is)")
+    pre = str(metadata.require("tokenizer.ggml.pre"))
+    if pre not in PRE_TOKENIZERS:
+        known = ", ".join(sorted(PRE_TOKENIZERS))
+        raise ModelDirectoryError(f"GGUF pre-tokenizer {pre!r} is not one of: {known}")
+
+    tokens: list[str] = metadata.require("tokenizer.ggml.tokens")
+    merges = [merge.split(" ", 1) for merge in metadata.require("tokenizer.ggml.merges")]
+    vocab = {token: token_id for token_id, token in enumerate(tokens)}
+    tokenizer = Tokenizer(BPE(vocab=vocab, merges=[(left, right) for left, right in merges]))
+    tokenizer.pre_tokenizer = PRE_TOKENIZERS[pre]()
+    tokenizer.decoder = decoders.ByteLevel()
+    _add_special_tokens(tokenizer, tokens, metadata.get("tokenizer.ggml.token_type") or [])
+    if metadata.get("tokenizer.ggml.add_bos_token"):
+        bos_token_id = int(metadata.require("tokenizer.ggml.bos_token_id"))
+        bos = tokens[bos_token_id]
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"{bos} $A", pair=f"{bos} $A {bos} $B", special_tokens=[(bos, bos_token_id)]
+        )
+    return tokenizer
+
+
+def make_tokenizer_config(metadata: GGUFMetadata) -> dict[str, Any]:
+    """Names of the special tokens, and the chat template if there is one."""
+    tokens: list[str] = metadata.require("tokenizer.ggml.tokens")
+    names = {"bos": "bos", "eos": "eos", "unknown": "unk", "padding": "pad"}
+    config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    for theirs, ours in names.items():
+        token_id = metadata.get(f"tokenizer.ggml.{theirs}_token_id")
+        if token_id is not None:
+            config[f"{ours}_token"] = tokens[int(token_id)]
+    chat_template = metadata.get("tokenizer.chat_template")
+    if chat_template is not None:
+        config["chat_template"] = chat_template
+    return config
+
+
+def _add_special_tokens(tokenizer: Tokenizer, tokens: list[str], types: list[int]) -> None:
+    """Control tokens are special (skipped when decoding); user-defined ones are only whole."""
+    added: dict[bool, list[AddedToken]] = {True: [], False: []}
+    for token, kind in zip(tokens, types, strict=False):
+        if kind in (TOKEN_TYPE_CONTROL, TOKEN_TYPE_USER_DEFINED):
+            is_special = kind == TOKEN_TYPE_CONTROL
+            added[is_special].append(AddedToken(token, normalized=False, special=is_special))
+    # The library's stubs leave the list's type open.
+    tokenizer.add_special_tokens(added[True])  # pyright: ignore[reportUnknownMemberType]
+    tokenizer.add_tokens(added[False])  # pyright: ignore[reportUnknownMemberType]
