@@ -51,14 +51,23 @@ class EngineCore:
         self._leader_id = ""
         self._seq = 0
         self._last_commit: CommitId | None = None
-        self.last_plans: list[PlannedStep] = []
+        self.last_plans: list[tuple[str, PlannedStep]] = []
 
     def lead(self, epoch: int, leader_id: str, last_commit: CommitId | None) -> None:
-        """Begin a leader's life on the state that `last_commit` left; or raise its epoch."""
+        """Begin a leader's life on the state that `last_commit` left."""
         assert epoch > self.state.epoch
         self.state.epoch = epoch
         self._leader_id = leader_id
         self._last_commit = last_commit
+
+    @property
+    def leader(self) -> tuple[int, str]:
+        return self.state.epoch, self._leader_id
+
+    def raise_epoch(self, epoch: int) -> None:
+        """The same leader goes on with a higher epoch, since a peer had seen one (H11)."""
+        assert epoch > self.state.epoch
+        self.state.epoch = epoch
 
     def restore(self, rows: Rows) -> None:
         """Take over the state that an earlier leader left. Called once, before any event."""
@@ -173,7 +182,7 @@ class EngineCore:
         self.state.counters.num_preemptions += len(plan.preempted_req_ids)
         lane.planned.append(step)
         lane.next_step_id += 1
-        self.last_plans.append(step)
+        self.last_plans.append((lane.executor_id, step))
         return True
 
     def _update_from_output(self, event: ModelOutputReceived) -> list[Reply]:

@@ -59,6 +59,7 @@ class EngineState:
     journals: dict[str, Journal] = field(default_factory=dict[str, Journal])
     dirty_requests: dict[str, Request] = field(default_factory=dict[str, Request])
     dirty_lanes: set[str] = field(default_factory=set[str])
+    rewritten: set[str] = field(default_factory=set[str])  # their stored output is not a prefix
     expired: list[str] = field(default_factory=list[str])
     touched: dict[str, None] = field(default_factory=dict[str, None])
     counters: Counters = field(default_factory=Counters)

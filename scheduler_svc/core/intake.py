@@ -203,6 +203,7 @@ class Intake:
             state.withdraw(request)
         request.set_output(rows.delivered_token_ids, rows.delivered_logprobs)
         request.status = RequestStatus.PREEMPTED
+        state.rewritten.add(request.request_id)
         if not self._stops(request, now_ms):
             state.place_at_head([request])
 

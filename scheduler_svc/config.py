@@ -1,0 +1,93 @@
+"""Configuration of the scheduler service, from flags and SEGUE_<FLAG>.
+
+Knows nothing about how it is used. Invariant: frozen; read once, at start.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from scheduler_svc.core.engine_state import EngineConfig
+from scheduler_svc.core.scheduler_config import SchedulerConfig
+
+
+@dataclass(slots=True, frozen=True)
+class SchedulerServiceConfig:
+    """Flags are these names with dashes; vLLM's name where it has one."""
+
+    listen: str = field(default="127.0.0.1:50051", metadata={"help": "address to serve gRPC on"})
+    advertise: str = field(
+        default="", metadata={"help": "address that others are told; empty: --listen"}
+    )
+    redis_url: str = field(
+        default="redis://127.0.0.1:6379/0", metadata={"help": "where the state is kept"}
+    )
+    deployment: str = field(
+        default="default", metadata={"help": "name of the model deployment, in every Redis key"}
+    )
+    scheduler_id: str = field(
+        default="s0", metadata={"help": "stable identity: the same one takes its lease back"}
+    )
+    executors: tuple[str, ...] = field(
+        default=(), metadata={"help": "static executors, as id=host:port, comma separated"}
+    )
+    policy: str = field(
+        default="unified", metadata={"help": "unified | three_queue | module:Class"}
+    )
+    scheduling_policy: str = field(default="fcfs", metadata={"help": "fcfs | priority"})
+    block_size: int = field(default=16, metadata={"help": "tokens in a KV cache block"})
+    max_num_batched_tokens: int = field(default=2048, metadata={"help": "tokens in one step"})
+    max_num_seqs: int = field(default=128, metadata={"help": "requests running at a time"})
+    max_model_len: int = field(default=8192, metadata={"help": "tokens in prompt and output"})
+    enable_prefix_caching: bool = field(default=True, metadata={"help": "reuse cached prefixes"})
+    enable_chunked_prefill: bool = field(default=True, metadata={"help": "split long prompts"})
+    long_prefill_token_threshold: int = field(
+        default=0, metadata={"help": "most prompt tokens of one request in a step; 0: no limit"}
+    )
+    watermark: float = field(
+        default=0.0, metadata={"help": "share of the blocks that admission leaves free"}
+    )
+    async_scheduling: bool = field(
+        default=True, metadata={"help": "plan a step while the one before it runs"}
+    )
+    max_queued_requests: int = field(
+        default=1024, metadata={"help": "requests waiting; more are refused"}
+    )
+    lease_ttl_s: float = field(default=3.0, metadata={"help": "a silent leader is replaced after"})
+    heartbeat_s: float = field(default=0.5, metadata={"help": "between two signs of life"})
+    executor_grace_s: float = field(
+        default=5.0, metadata={"help": "an unconnected executor is given up after"}
+    )
+    step_timeout_s: float = field(
+        default=60.0, metadata={"help": "a step without an answer is given up after"}
+    )
+    finished_ttl_s: float = field(
+        default=300.0, metadata={"help": "a finished request can be read again for"}
+    )
+    orphan_timeout_s: float = field(
+        default=60.0, metadata={"help": "a request without a gateway is aborted after"}
+    )
+    durability: str = field(
+        default="everysec", metadata={"help": "everysec | always | replicated"}
+    )
+    log_steps: bool = field(default=False, metadata={"help": "log one line for each step"})
+    metrics_port: int = field(default=0, metadata={"help": "port of /metrics; 0: none"})
+
+    def engine_config(self) -> EngineConfig:
+        return EngineConfig(
+            scheduler=SchedulerConfig(
+                block_size=self.block_size,
+                enable_prefix_caching=self.enable_prefix_caching,
+                max_num_seqs=self.max_num_seqs,
+                max_num_batched_tokens=self.max_num_batched_tokens,
+                max_model_len=self.max_model_len,
+                policy=self.scheduling_policy,
+                enable_chunked_prefill=self.enable_chunked_prefill,
+                long_prefill_token_threshold=self.long_prefill_token_threshold,
+                watermark=self.watermark,
+                async_scheduling=self.async_scheduling,
+            ),
+            depth=2 if self.async_scheduling else 1,
+            max_queued_requests=self.max_queued_requests,
+            finished_ttl_ms=int(self.finished_ttl_s * 1000),
+        )

@@ -1,0 +1,74 @@
+"""Configuration of a lane's scheduler, with vLLM's names, and what follows from it.
+
+Knows nothing about flags (the service's config maps them). Invariant: frozen; a policy never reads
+anything else to decide.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from segue.types import Capacity
+
+
+@dataclass(slots=True, frozen=True)
+class SchedulerConfig:
+    """`num_gpu_blocks` includes block 0, the null block. Limits that are None follow from others.
+
+    `strict` reproduces what vLLM does where that is a fault (docs/decisions); the default repairs.
+    """
+
+    block_size: int = 16
+    num_gpu_blocks: int = 1024
+    num_cpu_blocks: int = 0
+    enable_prefix_caching: bool = True
+    max_num_seqs: int = 128
+    max_num_active_seqs: int | None = None
+    max_num_batched_tokens: int = 2048
+    max_num_scheduled_tokens: int | None = None
+    max_model_len: int = 8192
+    policy: str = "fcfs"
+    enable_chunked_prefill: bool = True
+    long_prefill_token_threshold: int = 0
+    long_prefill_token_threshold_adaptive: bool = False
+    scheduler_reserve_full_isl: bool = True
+    watermark: float = 0.0
+    async_scheduling: bool = True
+    num_spec_tokens: int = 0
+    num_lookahead_tokens: int = 0
+    draft_slots_per_request: int = 0
+    eagle_drop_last_block: bool = False
+    strict: bool = False
+
+    def __post_init__(self) -> None:
+        if self.policy not in ("fcfs", "priority"):
+            raise ValueError(f"scheduling policy {self.policy!r} is neither fcfs nor priority")
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ValueError("max_num_batched_tokens must be at least max_num_seqs")
+        if not self.enable_chunked_prefill and self.max_num_batched_tokens < self.max_model_len:
+            raise ValueError("without chunked prefill, a step must have room for max_model_len")
+
+    @property
+    def num_usable_blocks(self) -> int:
+        return self.num_gpu_blocks - 1
+
+    @property
+    def token_budget(self) -> int:
+        return self.max_num_scheduled_tokens or self.max_num_batched_tokens
+
+    @property
+    def num_watermark_blocks(self) -> int:
+        return int(self.watermark * self.num_gpu_blocks)
+
+    def for_capacity(self, capacity: Capacity) -> SchedulerConfig:
+        """The same rules for what an executor can hold: no request may outgrow all its blocks."""
+        usable_tokens = (capacity.num_blocks - 1) * capacity.block_size
+        limits = [self.max_model_len, usable_tokens]
+        if capacity.max_model_len:
+            limits.append(capacity.max_model_len)
+        return replace(
+            self,
+            num_gpu_blocks=capacity.num_blocks,
+            num_cpu_blocks=capacity.num_cpu_blocks,
+            max_model_len=min(limits),
+        )

@@ -1,0 +1,329 @@
+"""Objects to rows and back: the delta of a commit, the whole state, and its restoration.
+
+Knows nothing about decisions or about Redis. Invariant (I10): the deltas taken, applied one after
+another, are `full_rows()`; and restoring those gives a core whose `full_rows()` are the same.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from scheduler_svc.core.engine_state import Codec, EngineState
+from scheduler_svc.core.events import PauseState
+from scheduler_svc.core.journal import Journal
+from scheduler_svc.core.lane import Lane, PlannedStep
+from scheduler_svc.core.lane_row import (
+    read_block_row,
+    read_lane_row,
+    write_block_row,
+    write_lane_row,
+)
+from scheduler_svc.core.request import QueueName, Request
+from scheduler_svc.core.request_row import read_request_row, write_request_row
+from scheduler_svc.core.rows import Delta, Key, Rows, Table
+
+QUEUE_TABLES = {
+    QueueName.WAITING: Table.LANE_WAITING,
+    QueueName.HOLDING: Table.LANE_HOLDING,
+    QueueName.RUNNING: Table.LANE_RUNNING,
+    QueueName.SWAPPED: Table.LANE_SWAPPED,
+}
+BYTES_PER_TOKEN = 4
+
+
+@dataclass(slots=True)
+class RequestMark:
+    """What the store has of a request, as far as a delta depends on it."""
+
+    queue_key: Key | None = None
+    queue_rank: int = 0
+    num_outputs: int = 0
+    table_key: Key | None = None
+    block_ids: list[int] = field(default_factory=list[int])
+    is_finished: bool = False
+
+
+class Snapshot:
+    """Keeps what the store has (`RequestMark`s and step ids), so a delta holds only what changed."""
+
+    def __init__(self, state: EngineState, codec: Codec) -> None:
+        self._state = state
+        self._codec = codec
+        self._marks: dict[str, RequestMark] = {}
+        self._stored_steps: dict[str, set[int]] = {}
+        self._stored_unplaced: list[str] = []
+        self._stored_engine: dict[str, bytes] = {}
+
+    def has_changes(self) -> bool:
+        state = self._state
+        return bool(
+            state.dirty_requests
+            or state.dirty_lanes
+            or state.expired
+            or any(journal.requests or journal.blocks for journal in state.journals.values())
+            or self._unplaced_ids() != self._stored_unplaced
+            or self._engine_fields() != self._stored_engine
+        )
+
+    def take_delta(self) -> Delta:
+        """All that changed since the last call; it counts as stored from now on."""
+        state, delta = self._state, Delta()
+        dirty = state.dirty_requests
+        for executor_id, journal in state.journals.items():
+            if journal.requests or journal.blocks:
+                state.dirty_lanes.add(executor_id)
+            dirty.update(journal.requests)
+            journal.requests.clear()
+        for request in dirty.values():
+            self._add_request(delta, request)
+        dirty.clear()
+        for request_id in state.expired:
+            self._forget_request(delta, request_id)
+        state.expired.clear()
+        for executor_id in sorted(state.dirty_lanes):
+            self._add_lane(delta, state.lanes[executor_id])
+        state.dirty_lanes.clear()
+        state.rewritten.clear()
+        self._add_engine(delta)
+        return delta
+
+    def full_rows(self) -> Rows:
+        """The whole state as one delta, applied to nothing."""
+        whole = Snapshot(self._state, self._codec)
+        delta = Delta()
+        for request in self._state.requests.values():
+            whole._add_request(delta, request)
+        for lane in self._state.lanes.values():
+            whole._add_lane_row(delta, lane)
+            whole._add_steps(delta, lane)
+            if lane.policy is not None:
+                whole._add_blocks(delta, lane, lane.policy.touched_block_ids())
+        whole._add_engine(delta)
+        rows = Rows()
+        rows.apply(delta)
+        return rows
+
+    def restore(self, rows: Rows) -> None:
+        """Fill an empty state from rows."""
+        state = self._state
+        assert not state.requests and not state.lanes
+        engine = rows.hashes.get(Key(Table.ENGINE), {})
+        if engine:
+            state.pause_state = PauseState(engine["pause_state"].decode())
+            state.next_generation_number = int(engine["next_generation_number"])
+        submissions = rows.hashes.get(Key(Table.SUBMISSIONS), {})
+        for request_id, row in rows.hashes.get(Key(Table.REQUESTS), {}).items():
+            self._restore_request(rows, submissions[request_id], request_id, row)
+        for executor_id, row in rows.hashes.get(Key(Table.LANES), {}).items():
+            self._restore_lane(rows, executor_id, row)
+        unplaced = rows.ranks.get(Key(Table.UNPLACED), {})
+        state.unplaced = [state.requests[i] for i in sorted(unplaced, key=unplaced.__getitem__)]
+        self._mark_all_stored()
+
+    def _mark_all_stored(self) -> None:
+        state = self._state
+        state.dirty_requests.clear()
+        state.dirty_lanes.clear()
+        for journal in state.journals.values():
+            journal.requests.clear()
+            journal.blocks.clear()
+        unused = Delta()
+        for request in state.requests.values():
+            self._add_request(unused, request)
+        for lane in state.lanes.values():
+            self._stored_steps[lane.executor_id] = {s.plan.step_id for s in lane.planned}
+        self._add_engine(unused)
+
+    def _engine_fields(self) -> dict[str, bytes]:
+        return {
+            "pause_state": self._state.pause_state.value.encode(),
+            "next_generation_number": str(self._state.next_generation_number).encode(),
+        }
+
+    def _unplaced_ids(self) -> list[str]:
+        return [request.request_id for request in self._state.unplaced]
+
+    def _add_engine(self, delta: Delta) -> None:
+        fields = self._engine_fields()
+        if fields != self._stored_engine:
+            delta.fields[Key(Table.ENGINE)] = fields
+            self._stored_engine = fields
+        unplaced = self._unplaced_ids()
+        if unplaced != self._stored_unplaced:
+            delta.dropped.append(Key(Table.UNPLACED))
+            if unplaced:
+                delta.ranks[Key(Table.UNPLACED)] = {r: i for i, r in enumerate(unplaced)}
+            self._stored_unplaced = unplaced
+
+    def _add_request(self, delta: Delta, request: Request) -> None:
+        request_id = request.request_id
+        mark = self._marks.get(request_id)
+        if mark is None:
+            mark = self._marks[request_id] = RequestMark()
+            body = self._codec.encode_submission(request.submission)
+            delta.fields.setdefault(Key(Table.SUBMISSIONS), {})[request_id] = body
+        row = write_request_row(request)
+        delta.fields.setdefault(Key(Table.REQUESTS), {})[request_id] = row
+        if request_id in self._state.rewritten:
+            delta.dropped.append(Key(Table.OUTPUTS, request_id))
+            delta.dropped.append(Key(Table.LOGPROBS, request_id))
+            mark.num_outputs = 0
+        if len(request.all_token_ids) - request.num_prompt_tokens != mark.num_outputs:
+            self._add_outputs(delta, request, mark)
+        self._add_queue(delta, request, mark)
+        self._add_table(delta, request, mark)
+        if request.is_finished != mark.is_finished:
+            mark.is_finished = request.is_finished
+            if request.is_finished:
+                finished = delta.ranks.setdefault(Key(Table.FINISHED), {})
+                finished[request_id] = request.finished_at_ms
+            else:
+                delta.removed_ranks.setdefault(Key(Table.FINISHED), []).append(request_id)
+
+    def _add_outputs(self, delta: Delta, request: Request, mark: RequestMark) -> None:
+        start = mark.num_outputs
+        tokens = request.all_token_ids[request.num_prompt_tokens + start :]
+        offset = start * BYTES_PER_TOKEN
+        delta.writes[Key(Table.OUTPUTS, request.request_id)] = (offset, _pack(tokens))
+        if request.submission.sampling_params.num_logprobs is not None:
+            key = Key(Table.LOGPROBS, request.request_id)
+            encode = self._codec.encode_logprobs
+            rows = enumerate(request.output_logprobs[start:], start)
+            delta.fields[key] = {str(index): encode([logprobs]) for index, logprobs in rows}
+        mark.num_outputs = start + len(tokens)
+
+    def _add_queue(self, delta: Delta, request: Request, mark: RequestMark) -> None:
+        queue_key = None
+        if request.queue is not None and request.lane_id:
+            queue_key = Key(QUEUE_TABLES[request.queue], request.lane_id)
+        if queue_key == mark.queue_key and (
+            queue_key is None or request.queue_rank == mark.queue_rank
+        ):
+            return
+        if mark.queue_key is not None and mark.queue_key != queue_key:
+            delta.removed_ranks.setdefault(mark.queue_key, []).append(request.request_id)
+        if queue_key is not None:
+            delta.ranks.setdefault(queue_key, {})[request.request_id] = request.queue_rank
+        mark.queue_key, mark.queue_rank = queue_key, request.queue_rank
+
+    def _add_table(self, delta: Delta, request: Request, mark: RequestMark) -> None:
+        table_key = Key(Table.LANE_TABLES, request.lane_id) if request.block_ids else None
+        if table_key == mark.table_key and request.block_ids == mark.block_ids:
+            return
+        if mark.table_key is not None and mark.table_key != table_key:
+            delta.removed_fields.setdefault(mark.table_key, []).append(request.request_id)
+        if table_key is not None:
+            text = " ".join(map(str, request.block_ids)).encode()
+            delta.fields.setdefault(table_key, {})[request.request_id] = text
+        mark.table_key, mark.block_ids = table_key, list(request.block_ids)
+
+    def _forget_request(self, delta: Delta, request_id: str) -> None:
+        mark = self._marks.pop(request_id, None)
+        if mark is None:  # came and went between two commits
+            return
+        delta.removed_fields.setdefault(Key(Table.SUBMISSIONS), []).append(request_id)
+        delta.removed_fields.setdefault(Key(Table.REQUESTS), []).append(request_id)
+        delta.removed_ranks.setdefault(Key(Table.FINISHED), []).append(request_id)
+        delta.dropped.append(Key(Table.OUTPUTS, request_id))
+        delta.dropped.append(Key(Table.LOGPROBS, request_id))
+
+    def _add_lane(self, delta: Delta, lane: Lane) -> None:
+        self._add_lane_row(delta, lane)
+        self._add_steps(delta, lane)
+        journal = self._state.journals.get(lane.executor_id)
+        if journal is not None and journal.blocks:
+            self._add_blocks(delta, lane, journal.blocks)
+            journal.blocks.clear()
+
+    def _add_lane_row(self, delta: Delta, lane: Lane) -> None:
+        delta.fields.setdefault(Key(Table.LANES), {})[lane.executor_id] = write_lane_row(lane)
+
+    def _add_steps(self, delta: Delta, lane: Lane) -> None:
+        key = Key(Table.LANE_STEPS, lane.executor_id)
+        stored = self._stored_steps.setdefault(lane.executor_id, set())
+        planned = {step.plan.step_id: step.body for step in lane.planned}
+        gone = stored - planned.keys()
+        if gone:
+            delta.removed_fields[key] = [str(step_id) for step_id in sorted(gone)]
+        new = {str(step_id): body for step_id, body in planned.items() if step_id not in stored}
+        if new:
+            delta.fields[key] = new
+        self._stored_steps[lane.executor_id] = set(planned)
+
+    def _add_blocks(self, delta: Delta, lane: Lane, block_ids: Iterable[int]) -> None:
+        assert lane.policy is not None
+        rows: dict[str, bytes] = {}
+        free: dict[str, int] = {}
+        as_new: list[str] = []
+        not_free: list[str] = []
+        for block in lane.policy.block_rows(block_ids):
+            name = str(block.block_id)
+            if block.is_as_new:
+                as_new.append(name)
+                continue
+            rows[name] = write_block_row(block)
+            if block.rank is None:
+                not_free.append(name)
+            else:
+                free[name] = block.rank
+        blocks_key = Key(Table.LANE_BLOCKS, lane.executor_id)
+        free_key = Key(Table.LANE_FREE, lane.executor_id)
+        if rows:
+            delta.fields[blocks_key] = rows
+        if free:
+            delta.ranks[free_key] = free
+        if as_new:
+            delta.removed_fields[blocks_key] = as_new
+        if as_new or not_free:
+            delta.removed_ranks[free_key] = as_new + not_free
+
+    def _restore_request(self, rows: Rows, body: bytes, request_id: str, row: bytes) -> None:
+        submission = self._codec.decode_submission(body)
+        request = Request(submission, block_size=self._state.config.scheduler.block_size)
+        logprobs = rows.hashes.get(Key(Table.LOGPROBS, request_id), {})
+        decoded = [
+            self._codec.decode_logprobs(logprobs[str(index)])[0] for index in range(len(logprobs))
+        ]
+        outputs = _unpack(rows.strings.get(Key(Table.OUTPUTS, request_id), b""))
+        if outputs:
+            request.set_output(outputs, decoded)
+        read_request_row(request, row)
+        tables = rows.hashes.get(Key(Table.LANE_TABLES, request.lane_id), {})
+        request.block_ids = [int(block_id) for block_id in tables.get(request_id, b"").split()]
+        self._state.requests[request_id] = request
+
+    def _restore_lane(self, rows: Rows, executor_id: str, row: bytes) -> None:
+        state = self._state
+        lane, scalars = read_lane_row(executor_id, row)
+        state.lanes[executor_id] = lane
+        state.journals.setdefault(executor_id, Journal())
+        steps = rows.hashes.get(Key(Table.LANE_STEPS, executor_id), {})
+        for step_id in sorted(steps, key=int):
+            body = steps[step_id]
+            lane.planned.append(PlannedStep(self._codec.decode_step(body), body))
+        if scalars is None:
+            return
+        lane.policy = state.new_policy(lane)
+        queued: list[Request] = []
+        for queue, table in QUEUE_TABLES.items():
+            ranks = rows.ranks.get(Key(table, executor_id), {})
+            for request_id in sorted(ranks, key=ranks.__getitem__):
+                request = state.requests[request_id]
+                request.queue, request.queue_rank = queue, ranks[request_id]
+                queued.append(request)
+        free = rows.ranks.get(Key(Table.LANE_FREE, executor_id), {})
+        block_rows = rows.hashes.get(Key(Table.LANE_BLOCKS, executor_id), {})
+        blocks = [read_block_row(int(b), data, free.get(b)) for b, data in block_rows.items()]
+        lane.policy.restore(queued, blocks, scalars)
+
+
+def _pack(tokens: list[int]) -> bytes:
+    return array("i", tokens).tobytes()
+
+
+def _unpack(data: bytes) -> list[int]:
+    tokens = array("i")
+    tokens.frombytes(data)
+    return tokens.tolist()

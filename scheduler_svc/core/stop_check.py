@@ -1,0 +1,33 @@
+"""When a request's own tokens end it (specification 13.5).
+
+Knows nothing about stop strings (the gateway finds those and aborts). Invariant: checked after each
+token, in this order: EOS, stop ids, length; EOS on the last allowed token is a stop.
+"""
+
+from __future__ import annotations
+
+from scheduler_svc.core.request import Request
+from segue.types import Finish, FinishReason, Usage
+
+
+def check_stop(request: Request, max_model_len: int) -> Finish | None:
+    """The end that the last token brings, or None."""
+    num_output = len(request.all_token_ids) - request.num_prompt_tokens
+    if num_output == 0:
+        return None
+    params = request.submission.sampling_params
+    last = request.all_token_ids[-1]
+    if last == params.eos_token_id:
+        return _finish(request, FinishReason.STOP, None)
+    if last in params.stop_token_ids:
+        return _finish(request, FinishReason.STOP, last)
+    if len(request.all_token_ids) >= max_model_len or num_output >= params.max_tokens:
+        return _finish(request, FinishReason.LENGTH, None)
+    return None
+
+
+def _finish(request: Request, reason: FinishReason, stop_reason: int | None) -> Finish:
+    usage = Usage(
+        request.num_prompt_tokens, request.num_output_tokens, request.num_cached_tokens or 0
+    )
+    return Finish(reason, usage, stop_reason)
