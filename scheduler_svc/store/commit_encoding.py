@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import cast
 
-import msgpack
+import msgpack  # pyright: ignore[reportMissingTypeStubs]
 
 from scheduler_svc.core.rows import Commit, CommitId, Delta, Key
 from scheduler_svc.store.keys import KIND, Kind, StoreKeys
@@ -45,7 +45,7 @@ class CommitEncoder:
         """KEYS (meta first) and the msgpack of all operations, in the order of `Delta`."""
         numbering = _KeyNumbering(self._keys, self._namespace)
         operations = _operations(commit.delta, numbering)
-        packed = cast(bytes, msgpack.packb(operations, use_bin_type=False))
+        packed = cast(bytes, msgpack.packb(operations, use_bin_type=False))  # pyright: ignore
         return numbering.keys, packed
 
 

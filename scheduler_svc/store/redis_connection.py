@@ -1,0 +1,124 @@
+"""Commands and scripts to one Redis, with every failure sorted into ours.
+
+Knows redis-py and error texts; knows nothing about rows or leases. Invariant: nothing is sent twice
+by itself. What may or may not have happened is `StoreUnavailable`, and the caller repeats.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from redis import asyncio as redis_asyncio
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import (
+    AuthenticationError,
+    NoPermissionError,
+    NoScriptError,
+    RedisError,
+    ResponseError,
+)
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from scheduler_svc.store.state_store import (
+    StoreCorrupt,
+    StoreError,
+    StoreUnavailable,
+    StoreUnsuitable,
+)
+
+SOCKET_TIMEOUT_S = 2.0
+LUA_DIRECTORY = Path(__file__).parent / "lua"
+
+# Answers that say "not now". Searched anywhere: Redis 6.2 wraps what a script has met.
+TRANSIENT = re.compile(
+    r"\b(LOADING|READONLY|TRYAGAIN|ASK|MOVED|MASTERDOWN|CLUSTERDOWN|BUSY|OOM|MISCONF|NOREPLICAS)\b"
+)
+
+Command = Sequence[str | bytes | int]
+
+
+class Script:
+    """A Lua file and its digest."""
+
+    def __init__(self, verb: str) -> None:
+        self.text = (LUA_DIRECTORY / f"{verb}.lua").read_text(encoding="utf-8")
+        self.sha = hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
+
+
+class RedisConnection:
+    """A pool of connections. `wait_ms` > 0: every script waits for one replica's disk, and ours."""
+
+    def __init__(self, url: str, wait_ms: int = 0) -> None:
+        self._wait_ms = wait_ms
+        self._client: Any = redis_asyncio.Redis.from_url(  # pyright: ignore[reportUnknownMemberType]
+            url,
+            protocol=2,
+            retry=Retry(NoBackoff(), 0),
+            socket_connect_timeout=SOCKET_TIMEOUT_S,
+            socket_timeout=SOCKET_TIMEOUT_S + wait_ms / 1000,
+        )
+
+    async def call(self, *command: str | bytes | int) -> Any:
+        try:
+            return await self._client.execute_command(*command)
+        except (RedisError, OSError) as error:
+            raise _sorted(error) from error
+
+    async def batch(self, commands: Sequence[Command]) -> list[Any]:
+        """All commands in one round trip; not atomic. The first error is raised."""
+        replies = await self._replies(commands)
+        for reply in replies:
+            if isinstance(reply, RedisError):
+                raise _sorted(reply) from reply
+        return replies
+
+    async def run(self, script: Script, keys: Sequence[str], arguments: Command) -> Any:
+        """Run a script by its digest, or by its text where the server does not know it."""
+        tail = (len(keys), *keys, *arguments)
+        replies = await self._replies(self._with_wait(("EVALSHA", script.sha, *tail)))
+        if isinstance(replies[0], NoScriptError):
+            replies = await self._replies(self._with_wait(("EVAL", script.text, *tail)))
+        for reply in replies:
+            if isinstance(reply, RedisError):
+                raise _sorted(reply) from reply
+        if self._wait_ms and min(int(count) for count in replies[1]) < 1:
+            raise StoreUnavailable(f"not yet on disk here and at one replica: WAITAOF {replies[1]}")
+        return replies[0]
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    def _with_wait(self, command: Command) -> list[Command]:
+        return [command, ("WAITAOF", 1, 1, self._wait_ms)] if self._wait_ms else [command]
+
+    async def _replies(self, commands: Sequence[Command]) -> list[Any]:
+        try:
+            async with self._client.pipeline(transaction=False) as pipeline:
+                for command in commands:
+                    pipeline.execute_command(*command)
+                return await pipeline.execute(raise_on_error=False)
+        except (RedisError, OSError) as error:
+            raise _sorted(error) from error
+
+
+def _sorted(error: Exception) -> StoreError:
+    text = f"{type(error).__name__}: {error}"
+    if isinstance(error, AuthenticationError | NoPermissionError):
+        return StoreUnsuitable(text)
+    if isinstance(error, RedisConnectionError | RedisTimeoutError | OSError):
+        return StoreUnavailable(text)
+    if not isinstance(error, ResponseError) or TRANSIENT.search(f"{text} {_code(error)}"):
+        return StoreUnavailable(text)
+    return StoreCorrupt(text)
+
+
+def _code(error: ResponseError) -> str:
+    """redis-py cuts the code off the text of the errors that it has a class for."""
+    name = type(error).__name__.removesuffix("Error")
+    return {"OutOfMemory": "OOM"}.get(name, name.upper())
