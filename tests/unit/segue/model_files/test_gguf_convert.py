@@ -4,64 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
-import gguf
 import numpy as np
 import pytest
 from safetensors import safe_open
 from tokenizers import Tokenizer
 
-from segue.model_files.byte_level import CHAR_OF_BYTE
 from segue.model_files.gguf_convert import convert_gguf
 from segue.model_files.gguf_weights import to_bfloat16, unpermute
 from segue.model_files.model_directory import ModelDirectory, ModelDirectoryError
-
-HIDDEN, HEADS, KV_HEADS, HEAD_DIM, FFN = 64, 4, 2, 16, 96
-TOKENS = ["<|end|>", *CHAR_OF_BYTE.values(), "ĠĠ", "ab"]
-MERGES = ["Ġ Ġ", "a b"]
-
-
-def _write_gguf(path: Path, pre: str = "smollm", architecture: str = "llama") -> dict[str, Any]:
-    rng = np.random.default_rng(0)
-    writer = gguf.GGUFWriter(path, architecture)
-    writer.add_block_count(1)
-    writer.add_context_length(128)
-    writer.add_embedding_length(HIDDEN)
-    writer.add_feed_forward_length(FFN)
-    writer.add_head_count(HEADS)
-    writer.add_head_count_kv(KV_HEADS)
-    writer.add_rope_freq_base(10000.0)
-    writer.add_rope_dimension_count(HEAD_DIM)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre(pre)
-    writer.add_token_list(TOKENS)
-    writer.add_token_types([3] + [1] * (len(TOKENS) - 1))
-    writer.add_token_merges(MERGES)
-    writer.add_eos_token_id(0)
-    writer.add_chat_template("{{ messages[0].content }}")
-    shapes = {
-        "token_embd": (len(TOKENS), HIDDEN),
-        "output_norm": (HIDDEN,),
-        "blk.0.attn_norm": (HIDDEN,),
-        "blk.0.attn_q": (HEADS * HEAD_DIM, HIDDEN),
-        "blk.0.attn_k": (KV_HEADS * HEAD_DIM, HIDDEN),
-        "blk.0.attn_v": (KV_HEADS * HEAD_DIM, HIDDEN),
-        "blk.0.attn_output": (HIDDEN, HEADS * HEAD_DIM),
-        "blk.0.ffn_norm": (HIDDEN,),
-        "blk.0.ffn_gate": (FFN, HIDDEN),
-        "blk.0.ffn_up": (FFN, HIDDEN),
-        "blk.0.ffn_down": (HIDDEN, FFN),
-    }
-    weights = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
-    for name, values in weights.items():
-        writer.add_tensor(f"{name}.weight", values)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return weights
+from tests.gguf_file import HEAD_DIM, KV_HEADS, TOKENS, write_gguf
 
 
 def _convert(gguf_path: Path, directory: Path) -> None:
@@ -70,7 +22,7 @@ def _convert(gguf_path: Path, directory: Path) -> None:
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    _write_gguf(tmp_path / "model.gguf")
+    write_gguf(tmp_path / "model.gguf")
     _convert(tmp_path / "model.gguf", tmp_path / "model")
     return tmp_path / "model"
 
@@ -95,7 +47,7 @@ def test_digits_stand_alone_before_the_merges(directory: Path) -> None:
 
 
 def test_gpt2_cuts_a_space_off_with_the_digit(tmp_path: Path) -> None:
-    _write_gguf(tmp_path / "model.gguf", pre="gpt-2")
+    write_gguf(tmp_path / "model.gguf", pre="gpt-2")
     _convert(tmp_path / "model.gguf", tmp_path / "model")
     tokenizer = Tokenizer.from_file(str(tmp_path / "model" / "tokenizer.json"))
 
@@ -112,7 +64,7 @@ def test_gpt2_cuts_a_space_off_with_the_digit(tmp_path: Path) -> None:
 def test_what_is_not_known_is_refused_by_name(
     tmp_path: Path, options: dict[str, str], message: str
 ) -> None:
-    _write_gguf(tmp_path / "model.gguf", **options)
+    write_gguf(tmp_path / "model.gguf", **options)  # pyright: ignore[reportArgumentType]
 
     with pytest.raises(ModelDirectoryError, match=message):
         _convert(tmp_path / "model.gguf", tmp_path / "model")
@@ -128,7 +80,7 @@ def test_a_file_that_is_no_gguf_is_refused(tmp_path: Path) -> None:
 
 
 def test_weights_keep_their_values_and_q_and_k_lose_their_permutation(tmp_path: Path) -> None:
-    weights = _write_gguf(tmp_path / "model.gguf")
+    weights = write_gguf(tmp_path / "model.gguf")
     _convert(tmp_path / "model.gguf", tmp_path / "model")
 
     with safe_open(tmp_path / "model" / "model.safetensors", "pt") as file:
