@@ -67,9 +67,7 @@ class SchedulerServiceConfig:
     orphan_timeout_s: float = field(
         default=60.0, metadata={"help": "a request without a gateway is aborted after"}
     )
-    durability: str = field(
-        default="everysec", metadata={"help": "everysec | always | replicated"}
-    )
+    durability: str = field(default="everysec", metadata={"help": "everysec | always | replicated"})
     log_steps: bool = field(default=False, metadata={"help": "log one line for each step"})
     metrics_port: int = field(default=0, metadata={"help": "port of /metrics; 0: none"})
 

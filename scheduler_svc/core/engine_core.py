@@ -232,4 +232,3 @@ class EngineCore:
                 is_reset = lane.policy.reset_prefix_cache(event.reset_running) and is_reset
                 self.state.dirty_lanes.add(lane.executor_id)
         return [CacheReset(is_reset)]
-

@@ -78,7 +78,18 @@ class EngineState:
             journal,
         )
         policy.set_pause_state(self.pause_state)
+        policy.finish_foreign = self._finish_where_it_is
         return policy
+
+    def _finish_where_it_is(self, request: Request, finish: Finish, now_ms: int) -> None:
+        """Take a request that has ended out of its lane, or out of `unplaced`."""
+        lane = self.lane_of(request)
+        if lane is None or lane.policy is None:
+            self.unplaced.remove(request)
+            request.set_finished(finish, now_ms)
+        else:
+            lane.policy.finish_request(request, finish, now_ms)
+            self.dirty_lanes.add(lane.executor_id)
 
     def place(self, request: Request) -> None:
         """Append a request to the lane that suits it, or keep it until there is one."""
@@ -129,7 +140,9 @@ class EngineState:
             self.dirty_lanes.add(lane.executor_id)
         self.dirty_requests[request.request_id] = request
 
-    def end_request(self, request: Request, reason: FinishReason, message: str, now_ms: int) -> None:
+    def end_request(
+        self, request: Request, reason: FinishReason, message: str, now_ms: int
+    ) -> None:
         """End a request that has not ended yet, other than by its own tokens."""
         assert not request.is_finished
         lane = self.lane_of(request)
@@ -137,12 +150,7 @@ class EngineState:
             request.num_prompt_tokens, request.num_output_tokens, request.num_cached_tokens or 0
         )
         finish = Finish(reason, usage, message=message)
-        if lane is None or lane.policy is None:
-            self.unplaced.remove(request)
-            request.set_finished(finish, now_ms)
-        else:
-            lane.policy.finish_request(request, finish, now_ms)
-            self.dirty_lanes.add(lane.executor_id)
+        self._finish_where_it_is(request, finish, now_ms)
         self.note_finish(request)
 
     def note_finish(self, request: Request) -> None:

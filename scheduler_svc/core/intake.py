@@ -11,8 +11,8 @@ from scheduler_svc.core.events import (
     Accepted,
     Detached,
     OwnerGone,
-    Rejected,
     RejectCode,
+    Rejected,
     Reply,
     RequestAborted,
     RequestsAttached,
@@ -156,7 +156,9 @@ class Intake:
         """The longest that every open lane can serve."""
         config = self._state.config.scheduler
         lanes = [lane for lane in self._state.lanes.values() if lane.capacity is not None]
-        lengths = [config.for_capacity(lane.capacity).max_model_len for lane in lanes if lane.capacity]
+        lengths = [
+            config.for_capacity(lane.capacity).max_model_len for lane in lanes if lane.capacity
+        ]
         return min(lengths, default=config.max_model_len)
 
     def _accept(

@@ -28,8 +28,6 @@ from scheduler_svc.store.state_store import (
 
 T = TypeVar("T")
 
-MAX_LINEAGE = 8
-
 
 @dataclass(slots=True, frozen=True)
 class Meta:
@@ -45,7 +43,6 @@ class Meta:
     schema_version: int = SCHEMA_VERSION
     config_digest: str = ""
     now_unix_ms: int = 0
-    lineage: tuple[CommitId, ...] = ()
 
 
 @dataclass(slots=True, frozen=True)
@@ -87,9 +84,6 @@ class MemoryState:
         meta = self.meta or Meta()
         is_repeated = meta.leader_id == candidate.leader_id and meta.epoch > candidate.above
         epoch = meta.epoch if is_repeated else max(meta.epoch, candidate.above) + 1
-        lineage = meta.lineage
-        if meta.done is not None and meta.done not in lineage:
-            lineage = (*lineage, meta.done)[-MAX_LINEAGE:]
         self._record(
             replace(
                 meta,
@@ -98,7 +92,6 @@ class MemoryState:
                 scheduler_id=candidate.scheduler_id,
                 address=candidate.address,
                 lease_until_ms=self._now_ms() + candidate.lease_ttl_ms,
-                lineage=lineage,
             )
         )
         return LeaseAcquired(epoch, meta.done)
@@ -121,7 +114,6 @@ class MemoryState:
             schema_version=meta.schema_version,
             config_digest=meta.config_digest,
             now_unix_ms=meta.now_unix_ms,
-            lineage=meta.lineage,
         )
 
     def commit(self, commit: Commit, lease_ttl_ms: int) -> CommitAnswer:

@@ -71,9 +71,6 @@ class Outcome(Enum):
     LOST = "lost"  # the store went back, or was wiped: our predecessor is not its last commit
 
 
-CommitOutcome = Outcome  # the same, for those who write both names
-
-
 @dataclass(slots=True, frozen=True)
 class CommitAnswer:
     """The outcome, and what the store holds after it: its owner and its last commit."""
@@ -92,7 +89,6 @@ class LoadedState:
 
     `is_torn`: a commit has begun and was not done, so the rows are a mixture: treat them as wiped,
     and drop them in the first commit. (An empty commit would hide the tear.)
-    `lineage`: the last commits of earlier leaders, oldest first, as each successor found them.
     """
 
     rows: Rows
@@ -101,7 +97,6 @@ class LoadedState:
     schema_version: int = SCHEMA_VERSION
     config_digest: str = ""  # of the leader that made the last commit
     now_unix_ms: int = 0  # of the last commit
-    lineage: tuple[CommitId, ...] = ()
 
 
 @dataclass(slots=True, frozen=True)

@@ -8,10 +8,8 @@
 -- Returns {'acquired', epoch, last commit ("" = none), namespace}
 --      or {'held', scheduler_id, address, epoch, leader_id, milliseconds until the lease ends}
 --
--- Repeated with the same leader_id it is the same acquisition and keeps its epoch. Each successor
--- notes the last commit it found in `lineage` (the newest 8), which is how a leader knows its line.
+-- Repeated with the same leader_id it is the same acquisition and keeps its epoch.
 
-local MAX_LINEAGE = 8
 local meta = KEYS[1]
 local scheduler_id, leader_id = ARGV[1], ARGV[2]
 local ttl_ms, above = tonumber(ARGV[4]), tonumber(ARGV[5])
@@ -23,7 +21,7 @@ local time = redis.call('TIME')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
 
 local stored = redis.call('HMGET', meta, 'epoch', 'leader_id', 'scheduler_id', 'address',
-  'lease_until_ms', 'done', 'namespace', 'lineage')
+  'lease_until_ms', 'done', 'namespace')
 local stored_epoch, lease_until_ms = tonumber(stored[1] or 0), tonumber(stored[5] or 0)
 local done, namespace = stored[6] or '', stored[7] or ARGV[7]
 
@@ -37,20 +35,11 @@ if stored[2] ~= leader_id or stored_epoch <= above then
   epoch = math.max(stored_epoch, above) + 1
 end
 
-local lineage = cjson.decode(stored[8] or '[]')
-if done ~= '' and lineage[#lineage] ~= done then
-  lineage[#lineage + 1] = done
-  if #lineage > MAX_LINEAGE then
-    table.remove(lineage, 1)
-  end
-end
-
 if not stored[7] then
   redis.call('HSET', meta, 'schema_version', ARGV[6], 'namespace', namespace)
 end
 redis.call('HSET', meta,
   'epoch', string.format('%.0f', epoch), 'leader_id', leader_id,
   'scheduler_id', scheduler_id, 'address', ARGV[3],
-  'lease_until_ms', string.format('%.0f', now_ms + ttl_ms),
-  'lineage', #lineage > 0 and cjson.encode(lineage) or '[]')
+  'lease_until_ms', string.format('%.0f', now_ms + ttl_ms))
 return {'acquired', string.format('%.0f', epoch), done, namespace}

@@ -1,0 +1,21 @@
+"""A preempted request waits until its output in flight has come (specification 6.5).
+
+Knows nothing about why it was preempted. Invariant: a request that is admitted gets no output any
+more that was planned before, unless that is to be dropped and comes from the same lane, in order.
+"""
+
+from __future__ import annotations
+
+from scheduler_svc.core.request import Request
+from scheduler_svc.core.rules.admission import Verdict
+from scheduler_svc.core.unified.step_draft import StepDraft
+
+
+class StaleOutputWait:
+    def check(self, request: Request, draft: StepDraft) -> Verdict:
+        del draft
+        if request.num_stale_output_tokens == 0:
+            return Verdict.PASS
+        if request.drop_stale_output and not request.drains_elsewhere:
+            return Verdict.PASS
+        return Verdict.SKIP

@@ -1,0 +1,104 @@
+"""From a drafted step to its `SchedulerOutput`, and what follows for its requests.
+
+Knows nothing about budgets or blocks. Invariant: what is built says all that the executor needs to
+know, once (rule 3); `num_computed_tokens` counts this step's tokens from now on (specification 2.7).
+"""
+
+from __future__ import annotations
+
+from scheduler_svc.core.request import Request
+from scheduler_svc.core.unified.lane_state import LaneState
+from scheduler_svc.core.unified.step_draft import StepDraft
+from segue.types import (
+    CachedRequestData,
+    Generation,
+    NewRequestData,
+    SchedulerOutput,
+    StepKey,
+    StepStats,
+)
+
+
+class PlanBuilder:
+    def __init__(self, lane: LaneState) -> None:
+        self._lane = lane
+        self._is_async = lane.config.async_scheduling
+        self._num_spec_tokens = lane.config.num_spec_tokens
+
+    def build(
+        self, draft: StepDraft, key: StepKey, generation: Generation, traceparent: str
+    ) -> SchedulerOutput:
+        lane = self._lane
+        plan = SchedulerOutput(
+            key.step_id,
+            key.epoch,
+            generation,
+            scheduled_new_reqs=[_whole(request) for request in draft.new],
+            scheduled_resumed_reqs=[_whole(request) for request in draft.resumed],
+            scheduled_cached_reqs=self._columns(draft),
+            num_scheduled_tokens=draft.num_scheduled_tokens,
+            draft_token_ids=draft.drafts,
+            preempted_req_ids=lane.preempted_ids,
+            finished_req_ids=lane.finished_ids,
+            traceparent=traceparent,
+            stats=self._stats(draft),
+        )
+        lane.preempted_ids, lane.finished_ids = [], []
+        self._advance(draft, plan.output_indices)
+        return plan
+
+    def _columns(self, draft: StepDraft) -> CachedRequestData:
+        blocks = draft.new_blocks
+        return CachedRequestData(
+            [request.request_id for request in draft.running],
+            [
+                tuple(block.block_id for block in blocks[request.request_id])
+                if request.request_id in blocks
+                else ()
+                for request in draft.running
+            ],
+            [request.num_computed_tokens for request in draft.running],
+        )
+
+    def _advance(self, draft: StepDraft, output_indices: dict[str, int]) -> None:
+        """The step counts as computed from now on; who reaches its last token samples."""
+        dirty, is_async = self._lane.journal.requests, self._is_async
+        for request in (*draft.running, *draft.new, *draft.resumed):
+            request_id = request.request_id
+            num_tokens = draft.num_scheduled_tokens[request_id]
+            request.num_computed_tokens += num_tokens
+            request.num_in_flight_tokens += num_tokens
+            num_known = len(request.all_token_ids) + request.num_output_placeholders
+            request.is_prefill_chunk = request.num_computed_tokens < num_known
+            dirty[request_id] = request
+            if request.is_prefill_chunk:
+                continue
+            output_indices[request_id] = num_known - request.num_prompt_tokens
+            if is_async:
+                num_drafts = len(draft.drafts.get(request_id, ()))
+                request.num_output_placeholders += 1 + num_drafts
+                if self._num_spec_tokens:
+                    request.spec_token_ids = [-1] * self._num_spec_tokens
+
+    def _stats(self, draft: StepDraft) -> StepStats:
+        lane = self._lane
+        return StepStats(
+            num_running=len(lane.running),
+            num_waiting=len(lane.waiting) + len(lane.holding),
+            num_free_blocks=lane.kv.pool.num_free_blocks,
+            num_cached_blocks=lane.kv.pool.num_cached_hashes,
+            token_budget_left=draft.token_budget,
+        )
+
+
+def _whole(request: Request) -> NewRequestData:
+    return NewRequestData(
+        request.request_id,
+        tuple(request.all_token_ids),
+        request.num_prompt_tokens,
+        request.num_computed_tokens,
+        tuple(request.block_ids),
+        request.submission.sampling_params,
+        request.submission.choice,
+        request.submission.adapter,
+    )

@@ -1,0 +1,119 @@
+"""Serving the running requests, in order, and preempting when blocks run out (specification 3, 5).
+
+Knows nothing about waiting requests. Invariant: whoever is scheduled has blocks for all tokens that
+it was given; a victim has nothing left of this step.
+"""
+
+from __future__ import annotations
+
+from scheduler_svc.core.kv_cache_manager import KVCacheManager
+from scheduler_svc.core.request import Request
+from scheduler_svc.core.unified.lane_state import LaneState
+from scheduler_svc.core.unified.step_draft import StepDraft
+
+
+class RunningPass:
+    def __init__(self, lane: LaneState) -> None:
+        self._lane = lane
+        self._config = lane.config
+        self._kv: KVCacheManager = lane.kv
+        self._draft_slots = lane.config.draft_slots_per_request
+        self._is_priority = lane.config.policy == "priority"
+        self._cursor = 0
+
+    def run(self, draft: StepDraft, step_counter: int) -> None:
+        """Walk `running` from the front. n = 0 is passed over; no room ends the walk."""
+        running = self._lane.running
+        self._cursor = 0
+        while self._cursor < len(running) and draft.token_budget > 0:
+            if draft.input_budget <= self._draft_slots:
+                break
+            request = running[self._cursor]
+            self._cursor += 1
+            if step_counter < request.next_decode_eligible_step:
+                continue
+            num_tokens = self._num_tokens(request, draft)
+            if num_tokens == 0:
+                continue
+            if not self._allocate(request, num_tokens, draft):
+                break
+
+    def _num_tokens(self, request: Request, draft: StepDraft) -> int:
+        """How far the request wants to catch up, within the step's limits; 0: not in this step."""
+        computed = request.num_computed_tokens
+        placeholders = request.num_output_placeholders
+        if placeholders > 0:
+            # All drafts rejected, the steps in flight reach max_tokens already.
+            most = request.num_prompt_tokens + request.submission.sampling_params.max_tokens
+            if computed + 2 - placeholders >= most:
+                return 0
+        num_tokens = len(request.all_token_ids) + len(request.spec_token_ids)
+        num_tokens += placeholders - computed
+        if 0 < draft.long_prefill_cap < num_tokens:
+            num_tokens = draft.long_prefill_cap
+        return max(
+            0,
+            min(
+                num_tokens,
+                draft.token_budget,
+                draft.input_budget - self._draft_slots,
+                self._config.max_model_len - computed - 1,
+            ),
+        )
+
+    def _allocate(self, request: Request, num_tokens: int, draft: StepDraft) -> bool:
+        """Give the request its blocks, at the cost of others if need be; false: the walk ends."""
+        registered_before = request.num_registered_blocks
+        while True:
+            blocks = self._kv.allocate_slots(
+                request, num_tokens, num_lookahead_tokens=self._config.num_lookahead_tokens
+            )
+            if blocks is not None:
+                break
+            victim = self._choose_victim()
+            self._preempt(victim, draft)
+            if victim is request:
+                return False
+        request_id = request.request_id
+        draft.spend(request_id, num_tokens, self._draft_slots)
+        draft.running.append(request)
+        draft.registered_before[request_id] = registered_before
+        draft.has_prefill_chunk = draft.has_prefill_chunk or request.is_prefill_chunk
+        if blocks:
+            draft.new_blocks[request_id] = blocks
+        if request.spec_token_ids:
+            self._schedule_drafts(request, num_tokens, draft)
+        return True
+
+    def _schedule_drafts(self, request: Request, num_tokens: int, draft: StepDraft) -> None:
+        known = len(request.all_token_ids) + request.num_output_placeholders
+        num_drafts = num_tokens + request.num_computed_tokens - known
+        if num_drafts > 0:
+            draft.drafts[request.request_id] = request.spec_token_ids[:num_drafts]
+        request.spec_token_ids = []
+
+    def _choose_victim(self) -> Request:
+        """FCFS: the last; PRIORITY: the least important of all, the first of exact equals."""
+        running = self._lane.running
+        if not self._is_priority:
+            return running[-1]
+        return max(running, key=_importance)
+
+    def _preempt(self, victim: Request, draft: StepDraft) -> None:
+        running = self._lane.running
+        index = running.index(victim) if self._is_priority else len(running) - 1
+        del running[index]
+        if self._is_priority:
+            if index < self._cursor:
+                self._cursor -= 1
+            if victim.request_id in draft.num_scheduled_tokens:
+                draft.undo(victim, self._draft_slots)
+                if not self._config.strict:
+                    first = draft.registered_before[victim.request_id]
+                    self._kv.unregister_from(victim, first)
+        self._lane.preempt(victim)
+        draft.preempted.append(victim)
+
+
+def _importance(request: Request) -> tuple[int, int]:
+    return request.submission.priority, request.submission.arrival_unix_ms

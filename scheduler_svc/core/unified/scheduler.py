@@ -1,0 +1,180 @@
+"""vLLM's V1 scheduler for one lane: no prefill phase, no decode phase.
+
+Each request has `num_computed_tokens`, and tries to catch up with the tokens it has (prompt, output,
+drafts, and placeholders for those that a step in flight will sample). A step spends one token budget,
+first on running requests in order, then on waiting ones. Chunked prefill, prefix caching and
+overlapped scheduling all follow from that (specification: vLLM 0.32.0's V1 scheduler).
+
+Knows nothing about executors or commits. Invariant: the sum of scheduled tokens is within the
+budget, and at most `max_num_seqs` run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from scheduler_svc.core.block_pool import BlockRow
+from scheduler_svc.core.events import PauseState
+from scheduler_svc.core.journal import Journal
+from scheduler_svc.core.policy import SchedulingPolicy
+from scheduler_svc.core.request import QueueName, Request
+from scheduler_svc.core.rules.admission import AdmissionRule
+from scheduler_svc.core.rules.long_prefill_cap import long_prefill_cap
+from scheduler_svc.core.rules.stale_output import StaleOutputWait
+from scheduler_svc.core.scheduler_config import SchedulerConfig
+from scheduler_svc.core.unified.admission_pass import AdmissionPass
+from scheduler_svc.core.unified.lane_state import LaneState
+from scheduler_svc.core.unified.output_pass import OutputPass
+from scheduler_svc.core.unified.plan_builder import PlanBuilder
+from scheduler_svc.core.unified.prefix_stats import PrefixStats
+from scheduler_svc.core.unified.running_pass import RunningPass
+from scheduler_svc.core.unified.step_draft import StepDraft
+from segue.types import (
+    Finish,
+    Generation,
+    ModelRunnerOutput,
+    RequestOutput,
+    SchedulerOutput,
+    StepKey,
+)
+
+
+class UnifiedScheduler(SchedulingPolicy):
+    def __init__(
+        self, lane_id: str, config: SchedulerConfig, requests: dict[str, Request], journal: Journal
+    ) -> None:
+        self.config = config
+        self.lane = LaneState(config, journal)
+        self.prefix_stats = PrefixStats()
+        self.pause_state = PauseState.UNPAUSED
+        self._step_counter = 0
+        rules: list[AdmissionRule] = [StaleOutputWait()]
+        self._running_pass = RunningPass(self.lane)
+        self._admission_pass = AdmissionPass(self.lane, rules, self.prefix_stats)
+        self._output_pass = OutputPass(self.lane, requests, lane_id)
+        self._plan_builder = PlanBuilder(self.lane)
+
+    def schedule(
+        self, key: StepKey, generation: Generation, traceparent: str = ""
+    ) -> SchedulerOutput:
+        draft = self._begin_step()
+        self._running_pass.run(draft, self._step_counter)
+        self._admission_pass.run(draft, self.pause_state)
+        self._check_limits(draft)
+        return self._plan_builder.build(draft, key, generation, traceparent)
+
+    def _begin_step(self) -> StepDraft:
+        self._step_counter += 1
+        lane, config = self.lane, self.config
+        num_requests = len(lane.running) + len(lane.waiting) + len(lane.holding)
+        token_budget = config.token_budget
+        if self.pause_state is PauseState.PAUSED_ALL:
+            token_budget = 0
+        cap = long_prefill_cap(config, num_requests)
+        return StepDraft(token_budget, config.max_num_batched_tokens, cap)
+
+    def _check_limits(self, draft: StepDraft) -> None:
+        assert draft.token_budget >= 0
+        assert draft.input_budget >= 0
+        assert len(self.lane.running) <= self.config.max_num_seqs
+
+    def update_from_output(
+        self, plan: SchedulerOutput, result: ModelRunnerOutput, now_ms: int
+    ) -> list[RequestOutput]:
+        return self._output_pass.run(plan, result, now_ms, self.finish_foreign)
+
+    def add_request(self, request: Request) -> None:
+        self.lane.add_waiting(request)
+
+    def prepend_requests(self, requests: list[Request]) -> None:
+        for request in reversed(requests):
+            self.lane.prepend_waiting(request)
+
+    def finish_request(self, request: Request, finish: Finish, now_ms: int) -> None:
+        request.set_finished(finish, now_ms)
+        self.lane.leave(request)
+
+    def cancel_step(self, plan: SchedulerOutput) -> None:
+        for request_id, num_scheduled in plan.num_scheduled_tokens.items():
+            request = self._output_pass.request(request_id)
+            if request is not None:
+                self._output_pass.settle(request, num_scheduled)
+
+    def preempt_all(self, *, drop_output: bool = False) -> None:
+        lane = self.lane
+        while lane.running:
+            lane.preempt(lane.running.pop(), drop_output=drop_output)
+        for request in list(lane.holding):
+            lane.release(request)
+            lane.waiting.prepend(request)
+
+    def end_generation(self) -> None:
+        self.preempt_all()
+        self.lane.kv.pool.forget_all()
+        self.lane.finished_ids.clear()  # the executor's table went with the generation
+        self.lane.preempted_ids.clear()
+
+    def release_with_drop(self, request: Request) -> None:
+        self.lane.release(request)
+
+    def take_all(self) -> list[Request]:
+        lane = self.lane
+        assert not lane.running
+        taken = [*lane.holding, *lane.waiting]
+        for request in taken:
+            lane.queue_of(request).remove(request)
+        return taken
+
+    def has_work(self) -> bool:
+        lane = self.lane
+        if lane.finished_ids or lane.preempted_ids:
+            return True
+        if self.pause_state is PauseState.PAUSED_ALL:
+            return False
+        return bool(lane.running or len(lane.waiting) or len(lane.holding))
+
+    def num_waiting(self) -> int:
+        return len(self.lane.waiting) + len(self.lane.holding)
+
+    def num_unfinished(self) -> int:
+        return len(self.lane.running) + self.num_waiting()
+
+    def num_cached_prefix_tokens(self, request: Request) -> int:
+        return len(self.lane.kv.get_computed_blocks(request)) * self.config.block_size
+
+    def set_pause_state(self, state: PauseState) -> None:
+        self.pause_state = state
+
+    def reset_prefix_cache(self, reset_running: bool) -> bool:
+        if reset_running:
+            self.preempt_all(drop_output=True)
+        return self.lane.kv.pool.reset()
+
+    def scalars(self) -> dict[str, Any]:
+        return {
+            "step_counter": self._step_counter,
+            "finished_ids": self.lane.finished_ids,
+            "preempted_ids": self.lane.preempted_ids,
+        }
+
+    def block_rows(self, block_ids: Iterable[int]) -> list[BlockRow]:
+        return self.lane.kv.pool.rows(block_ids)
+
+    def touched_block_ids(self) -> list[int]:
+        return self.lane.kv.pool.touched_block_ids()
+
+    def restore(
+        self, queued: list[Request], blocks: list[BlockRow], scalars: dict[str, Any]
+    ) -> None:
+        lane = self.lane
+        lane.kv.pool.restore(blocks)
+        for request in queued:
+            lane.kv.restore_registered(request)
+            if request.queue is QueueName.RUNNING:
+                lane.running.append(request)
+            else:
+                lane.queue_of(request).restore(request)
+        self._step_counter = int(scalars["step_counter"])
+        lane.finished_ids = list(scalars["finished_ids"])
+        lane.preempted_ids = list(scalars["preempted_ids"])
