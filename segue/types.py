@@ -70,6 +70,7 @@ class Submission:
     adapter: str = ""
     traceparent: str = ""
     client_context: str = ""  # the gateway's own notes on the call, handed to one that attaches
+    skip_reading_prefix_cache: bool = False  # it still fills the cache
     is_resumable: bool = False  # its client may come back through another gateway
 
 

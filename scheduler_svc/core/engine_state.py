@@ -78,7 +78,7 @@ class EngineState:
             journal,
         )
         policy.set_pause_state(self.pause_state)
-        policy.finish_foreign = self._finish_where_it_is
+        policy.on_foreign_finish = self._finish_where_it_is
         return policy
 
     def _finish_where_it_is(self, request: Request, finish: Finish, now_ms: int) -> None:

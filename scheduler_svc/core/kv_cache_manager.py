@@ -29,7 +29,7 @@ class KVCacheManager:
     def get_computed_blocks(self, request: Request) -> list[KVCacheBlock]:
         """The longest run of leading blocks that are cached, one token short of all tokens."""
         hits: list[KVCacheBlock] = []
-        if not self._enable_caching:
+        if not self._enable_caching or request.submission.skip_reading_prefix_cache:
             return hits
         max_hits = (len(request.all_token_ids) - 1) // self._block_size
         for block_hash in request.block_hashes[:max_hits]:

@@ -9,7 +9,7 @@ configuration and of the calls made on it; whatever it changes that decides anyt
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from scheduler_svc.core.block_pool import BlockRow
@@ -67,7 +67,7 @@ class SchedulingPolicy(ABC):
         """Queue a request behind those that wait. Sets its lane and queue."""
 
     @abstractmethod
-    def prepend_requests(self, requests: Sequence[Request]) -> None:
+    def prepend_requests(self, requests: list[Request]) -> None:
         """Queue requests that were served before in front of those that wait, in this order.
 
         They hold no blocks. Their output may still be in flight on another lane; then they are not
@@ -96,7 +96,9 @@ class SchedulingPolicy(ABC):
     # Steps
 
     @abstractmethod
-    def schedule(self, key: StepKey, generation: Generation, traceparent: str) -> SchedulerOutput:
+    def schedule(
+        self, key: StepKey, generation: Generation, traceparent: str = ""
+    ) -> SchedulerOutput:
         """Plan one step, and count it as done: `num_computed_tokens` advances now.
 
         `output_indices` has each row that samples, with the index of its first token. The plan may
@@ -171,11 +173,11 @@ class SchedulingPolicy(ABC):
         """The blocks that are not as new: a restored policy needs their rows, and no others."""
 
     @abstractmethod
-    def block_rows(self, block_ids: Iterable[int]) -> Iterator[BlockRow]: ...
+    def block_rows(self, block_ids: Iterable[int]) -> Iterable[BlockRow]: ...
 
     @abstractmethod
     def restore(
-        self, queued: Sequence[Request], blocks: Sequence[BlockRow], scalars: dict[str, Any]
+        self, queued: list[Request], blocks: list[BlockRow], scalars: dict[str, Any]
     ) -> None:
         """Take over a stored state. For a policy just made.
 

@@ -91,7 +91,7 @@ class TokenLogprobs(_message.Message):
     def __init__(self, logprobs: _Optional[_Iterable[float]] = ..., num_top: _Optional[_Iterable[int]] = ..., top_token_ids: _Optional[_Iterable[int]] = ..., top_logprobs: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class Submission(_message.Message):
-    __slots__ = ("request_id", "prompt_token_ids", "sampling_params", "arrival_unix_ms", "choice", "group_id", "group_size", "priority", "cache_salt", "adapter", "traceparent", "client_context", "is_resumable")
+    __slots__ = ("request_id", "prompt_token_ids", "sampling_params", "arrival_unix_ms", "choice", "group_id", "group_size", "priority", "cache_salt", "adapter", "traceparent", "client_context", "skip_reading_prefix_cache", "is_resumable")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_PARAMS_FIELD_NUMBER: _ClassVar[int]
@@ -104,6 +104,7 @@ class Submission(_message.Message):
     ADAPTER_FIELD_NUMBER: _ClassVar[int]
     TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     CLIENT_CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    SKIP_READING_PREFIX_CACHE_FIELD_NUMBER: _ClassVar[int]
     IS_RESUMABLE_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     prompt_token_ids: _containers.RepeatedScalarFieldContainer[int]
@@ -117,8 +118,9 @@ class Submission(_message.Message):
     adapter: str
     traceparent: str
     client_context: str
+    skip_reading_prefix_cache: bool
     is_resumable: bool
-    def __init__(self, request_id: _Optional[str] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., sampling_params: _Optional[_Union[SamplingParams, _Mapping]] = ..., arrival_unix_ms: _Optional[int] = ..., choice: _Optional[int] = ..., group_id: _Optional[str] = ..., group_size: _Optional[int] = ..., priority: _Optional[int] = ..., cache_salt: _Optional[str] = ..., adapter: _Optional[str] = ..., traceparent: _Optional[str] = ..., client_context: _Optional[str] = ..., is_resumable: _Optional[bool] = ...) -> None: ...
+    def __init__(self, request_id: _Optional[str] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., sampling_params: _Optional[_Union[SamplingParams, _Mapping]] = ..., arrival_unix_ms: _Optional[int] = ..., choice: _Optional[int] = ..., group_id: _Optional[str] = ..., group_size: _Optional[int] = ..., priority: _Optional[int] = ..., cache_salt: _Optional[str] = ..., adapter: _Optional[str] = ..., traceparent: _Optional[str] = ..., client_context: _Optional[str] = ..., skip_reading_prefix_cache: _Optional[bool] = ..., is_resumable: _Optional[bool] = ...) -> None: ...
 
 class Usage(_message.Message):
     __slots__ = ("num_prompt_tokens", "num_output_tokens", "num_cached_tokens")

@@ -44,7 +44,7 @@ class UnifiedScheduler(SchedulingPolicy):
     def __init__(
         self, lane_id: str, config: SchedulerConfig, requests: dict[str, Request], journal: Journal
     ) -> None:
-        self.config = config
+        super().__init__(lane_id, config, requests, journal)
         self.lane = LaneState(config, journal)
         self.prefix_stats = PrefixStats()
         self.pause_state = PauseState.UNPAUSED
@@ -54,6 +54,10 @@ class UnifiedScheduler(SchedulingPolicy):
         self._admission_pass = AdmissionPass(self.lane, rules, self.prefix_stats)
         self._output_pass = OutputPass(self.lane, requests, lane_id)
         self._plan_builder = PlanBuilder(self.lane)
+
+    @property
+    def max_steps_in_flight(self) -> int:
+        return 2 if self.config.async_scheduling else 1
 
     def schedule(
         self, key: StepKey, generation: Generation, traceparent: str = ""
@@ -82,7 +86,7 @@ class UnifiedScheduler(SchedulingPolicy):
     def update_from_output(
         self, plan: SchedulerOutput, result: ModelRunnerOutput, now_ms: int
     ) -> list[RequestOutput]:
-        return self._output_pass.run(plan, result, now_ms, self.finish_foreign)
+        return self._output_pass.run(plan, result, now_ms, self.on_foreign_finish)
 
     def add_request(self, request: Request) -> None:
         self.lane.add_waiting(request)

@@ -1,0 +1,118 @@
+"""`python -m tests.conformance.replay [DIR]`: our decisions against those of the real schedulers.
+
+Walks each trace under a directory (tests/conformance/traces by default), prints a line for each, and
+exits with 1 if one does not agree. Knows nothing about the schedulers (trace_v1, trace_v0 drive
+them). Invariant: every field of every `expect` is compared, block ids and free lists included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import sys
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.conformance.trace_v1 import V1Trace, without_empty
+
+TRACES = Path(__file__).parent / "traces"
+DRIVERS = {"vllm-v1": V1Trace}
+NUM_STEPS_BEFORE = 3
+
+
+@dataclass(slots=True)
+class Verdict:
+    """`mismatch`: what to print of the first decision that differs; empty if all agree."""
+
+    scenario: str
+    num_steps: int = 0
+    mismatch: str = ""
+    is_skipped: bool = False
+
+
+def read_trace(path: Path) -> Iterator[dict[str, Any]]:
+    with gzip.open(path, "rt") as lines:
+        for line in lines:
+            yield json.loads(line)
+
+
+def replay(path: Path) -> Verdict:
+    """Replay one trace up to its first difference."""
+    events = read_trace(path)
+    header = next(events)
+    verdict = Verdict(f"{header['engine'].removeprefix('vllm-')}/{header['scenario']}")
+    make_driver = DRIVERS.get(header["engine"])
+    if make_driver is None:
+        verdict.is_skipped = True
+        return verdict
+    driver = make_driver(header)
+    before: deque[dict[str, Any]] = deque(maxlen=2 * NUM_STEPS_BEFORE)
+    for event in events:
+        kind = event["e"]
+        if kind == "end":
+            break
+        decided = getattr(driver, kind)(event) or {}
+        expected = without_empty(event.get("expect", {}))
+        if decided != expected:
+            verdict.mismatch = describe(event, decided, expected, list(before))
+            return verdict
+        if kind in ("schedule", "update"):
+            verdict.num_steps += kind == "schedule"
+            before.append(event)
+    return verdict
+
+
+def describe(
+    event: dict[str, Any],
+    decided: dict[str, Any],
+    expected: dict[str, Any],
+    before: list[dict[str, Any]],
+) -> str:
+    """Both decisions side by side, and the steps before."""
+    lines = [f"  {event['e']} {event.get('step', event.get('id', ''))} differs:"]
+    for key in sorted(decided.keys() | expected.keys()):
+        ours, theirs = decided.get(key), expected.get(key)
+        mark = "  " if ours == theirs else "* "
+        lines.append(f"  {mark}{key:14} ours   {json.dumps(ours)}")
+        if ours != theirs:
+            lines.append(f"    {'':14} theirs {json.dumps(theirs)}")
+    lines.append("  the steps before:")
+    lines += [f"    {e['e']} {e['step']}: {json.dumps(e['expect'])}" for e in before]
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="compare our decisions with recorded ones")
+    parser.add_argument("traces", nargs="?", type=Path, default=TRACES)
+    parser.add_argument("--engine", choices=("v0", "v1"), help="only traces of this engine")
+    parser.add_argument("--only", nargs="*", default=[], help="only these scenarios")
+    args = parser.parse_args()
+    paths = sorted(args.traces.rglob("*.jsonl.gz"))
+    if not paths:
+        print(f"no traces under {args.traces}", file=sys.stderr)
+        return 2
+    counts = {"agree": 0, "differ": 0, "not implemented": 0}
+    for path in paths:
+        if args.engine and path.parent.name != args.engine:
+            continue
+        if args.only and path.name.removesuffix(".jsonl.gz") not in args.only:
+            continue
+        verdict = replay(path)
+        if verdict.is_skipped:
+            outcome = "not implemented"
+        else:
+            outcome = "differ" if verdict.mismatch else "agree"
+        counts[outcome] += 1
+        print(f"{verdict.scenario:40} {outcome:16} {verdict.num_steps} steps")
+        if verdict.mismatch:
+            print(verdict.mismatch)
+    print(", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count))
+    return 1 if counts["differ"] or counts["not implemented"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,437 @@
+"""What goes over the wire comes back as it was, and every field goes over the wire."""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, fields, is_dataclass
+from typing import Any
+
+import pytest
+from google.protobuf.message import Message
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from segue import wire
+from segue.types import (
+    Attachment,
+    CachedRequestData,
+    Capacity,
+    Finish,
+    FinishReason,
+    Generation,
+    ModelRunnerOutput,
+    NewRequestData,
+    RequestOutput,
+    SamplingParams,
+    SchedulerOutput,
+    StepKey,
+    StepStats,
+    StepTimings,
+    Submission,
+    TokenLogprobs,
+    Usage,
+)
+from segue.v1 import executor_pb2, scheduler_pb2, types_pb2
+
+GENERATION = Generation(epoch=3, number=8)
+PARAMS = SamplingParams(
+    seed=2**64 - 1,
+    max_tokens=50,
+    min_tokens=2,
+    temperature=0.1,
+    top_k=40,
+    top_p=0.95,
+    min_p=0.05,
+    presence_penalty=-0.5,
+    frequency_penalty=0.25,
+    repetition_penalty=1.1,
+    logit_bias=((7, -100.0), (9, 0.1)),
+    eos_token_id=257,
+    stop_token_ids=(1, 2),
+    num_logprobs=2,
+)
+LOGPROBS = (TokenLogprobs(-0.5, (4, 5), (-0.5, -1.5)), TokenLogprobs(-2.0))
+NEW = NewRequestData("new", (1, 2, 3), 2, 1, (10, 11), PARAMS, choice=1, adapter="lora")
+RESUMED = NewRequestData("resumed", (1, 2, 3), 2, 1, (12,), PARAMS, choice=2, adapter="other")
+SUBMISSION = Submission(
+    request_id="r",
+    prompt_token_ids=(1, 2, 3),
+    sampling_params=PARAMS,
+    arrival_unix_ms=1_700_000_000_000,
+    choice=1,
+    group_id="g",
+    group_size=2,
+    priority=-3,
+    cache_salt="salt",
+    adapter="lora",
+    traceparent="00-ab-cd-01",
+    client_context='{"model": "m"}',
+    is_resumable=True,
+)
+PLAN = SchedulerOutput(
+    step_id=17,
+    epoch=4,
+    generation=GENERATION,
+    scheduled_new_reqs=[NEW],
+    scheduled_resumed_reqs=[RESUMED],
+    scheduled_cached_reqs=CachedRequestData(["b", "a"], [(20, 21), ()], [16, 5]),
+    num_scheduled_tokens={"b": 1, "a": 4, "resumed": 2, "new": 2},
+    output_indices={"b": 0, "new": 7},
+    draft_token_ids={"a": [5, -1, 6]},
+    preempted_req_ids=["p"],
+    finished_req_ids=["f", "e"],
+    swap_out=[(1, 2), (3, 4)],
+    swap_in=[(5, 6)],
+    copies=[(7, 8)],
+    num_lookahead_slots=3,
+    traceparent="00-12-34-01",
+    stats=StepStats(1, 2, 3, 4, 5, 6),
+)
+RESULT = ModelRunnerOutput(
+    step_id=17,
+    generation=GENERATION,
+    request_ids=["b", "a"],
+    first_output_indices=[3, 4],
+    sampled_token_ids=[[1, 2], [3]],
+    logprobs={"b": list(LOGPROBS)},
+    draft_token_ids={"a": [9, 8]},
+    row_errors={"c": "NaN"},
+    timings=StepTimings(1, 2, 3, 4),
+)
+FINISH = Finish(FinishReason.LENGTH, Usage(3, 4, 2), stop_reason=0, message="why")
+OUTPUT = RequestOutput("r", 2, (5, 6), LOGPROBS, FINISH, num_cached_tokens=16)
+ATTACHMENT = Attachment("r", (5, 6), LOGPROBS, is_finished=True)
+
+
+def outputs_through(outputs: list[RequestOutput]) -> list[RequestOutput]:
+    message = wire.outputs_to_proto(4, 99, outputs)
+    received = scheduler_pb2.SessionResponse.FromString(message.SerializeToString()).outputs
+    assert received.epoch == 4
+    assert received.commit_seq == 99
+    return wire.outputs_from_proto(received)
+
+
+def result_through(result: ModelRunnerOutput) -> ModelRunnerOutput:
+    body = wire.step_result_to_proto(result).SerializeToString()
+    return wire.step_result_from_proto(executor_pb2.ExecuteResponse.FromString(body).step_result)
+
+
+def attachment_through(attachment: Attachment) -> Attachment:
+    body = wire.attachment_to_proto(attachment).SerializeToString()
+    return wire.attachment_from_proto(scheduler_pb2.Attachment.FromString(body))
+
+
+CASES: list[tuple[Any, Any]] = [
+    (PLAN, lambda value: wire.decode_step(wire.encode_step(value))),
+    (SUBMISSION, lambda value: wire.decode_submission(wire.encode_submission(value))),
+    (RESULT, result_through),
+    (OUTPUT, lambda value: outputs_through([value])[0]),
+    (ATTACHMENT, attachment_through),
+    (
+        Capacity(100, 16, 10, 4096, 259),
+        lambda value: wire.capacity_from_proto(wire.capacity_to_proto(value)),
+    ),
+    (
+        StepKey(5, 6),
+        lambda value: wire.step_key_from_proto(wire.step_key_to_proto(value) or pytest.fail()),
+    ),
+]
+CASE_IDS = [type(value).__name__ for value, _ in CASES]
+
+
+@pytest.mark.parametrize("value, through", CASES, ids=CASE_IDS)
+def test_full_value_round_trips(value: Any, through: Any) -> None:
+    assert through(value) == value
+
+
+def default_fields(value: Any, path: str) -> list[str]:
+    """The fields of a value, and of the values in it, that still hold their default."""
+    if isinstance(value, (list, tuple)):
+        found = [default_fields(item, f"{path}[{i}]") for i, item in enumerate(value)]
+        return [] if not found else min(found, key=len)
+    if not is_dataclass(value):
+        return []
+    names: list[str] = []
+    for one in fields(value):
+        here = getattr(value, one.name)
+        made = one.default_factory() if one.default_factory is not MISSING else one.default
+        if here == made:
+            names.append(f"{path}.{one.name}")
+        names += default_fields(here, f"{path}.{one.name}")
+    return names
+
+
+@pytest.mark.parametrize("value, through", CASES, ids=CASE_IDS)
+def test_every_field_of_a_value_is_tried(value: Any, through: Any) -> None:
+    """A field that is added to segue/types.py fails here until the cases above carry it."""
+    assert default_fields(value, type(value).__name__) == []
+
+
+def unset_fields(message: Message) -> list[str]:
+    """Fields that nothing was written to, in the message and in at least one of each kind in it."""
+    unset = {field.full_name for field in message.DESCRIPTOR.fields}
+    for field, value in message.ListFields():
+        unset.discard(field.full_name)
+        if field.message_type is not None:
+            inner = list(value) if field.is_repeated else [value]
+            unset |= set.intersection(*(set(unset_fields(one)) for one in inner))
+    return sorted(unset)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        wire.step_to_proto(PLAN),
+        wire.submission_to_proto(SUBMISSION),
+        wire.step_result_to_proto(RESULT).step_result,
+        wire.outputs_to_proto(4, 99, [OUTPUT, OUTPUT]).outputs,
+        wire.attachment_to_proto(ATTACHMENT),
+        wire.capacity_to_proto(Capacity(100, 16, 10, 4096, 259)),
+    ],
+    ids=lambda message: message.DESCRIPTOR.name,
+)
+def test_every_field_of_a_message_is_written(message: Message) -> None:
+    """A field that is added to the protos fails here until the wire writes it."""
+    assert unset_fields(message) == []
+
+
+def test_finish_reasons_all_travel() -> None:
+    for reason in FinishReason:
+        finish = Finish(reason, Usage(1, 2))
+        assert wire.finish_from_proto(wire.finish_to_proto(finish)) == finish
+
+
+def test_stored_bytes_are_the_request_that_is_sent() -> None:
+    """The executor reads a step from the stream exactly as Redis holds it."""
+    request = executor_pb2.ExecuteRequest.FromString(wire.encode_step(PLAN))
+    assert request.WhichOneof("message") == "step"
+    assert wire.step_from_proto(request.step) == PLAN
+
+
+def test_decided_order_survives() -> None:
+    """Row order decides which request gets the last tokens of a budget; dict equality hides it."""
+    decoded = wire.decode_step(wire.encode_step(PLAN))
+    assert list(decoded.num_scheduled_tokens) == ["b", "a", "resumed", "new"]
+
+
+def test_empty_plan_is_small() -> None:
+    plan = SchedulerOutput(1, 1, GENERATION)
+    assert wire.decode_step(wire.encode_step(plan)) == plan
+    assert len(wire.encode_step(plan)) < 20
+
+
+def test_absent_is_none() -> None:
+    assert wire.generation_to_proto(None) is None
+    assert wire.step_key_to_proto(None) is None
+    assert not executor_pb2.ExecutorHelloAck(generation=None).HasField("generation")
+
+
+def test_shifted_columns_are_refused() -> None:
+    """A column that lacks an entry would hand one request's tokens to another."""
+    result = wire.step_result_to_proto(RESULT).step_result
+    result.num_tokens[0] -= 1
+    with pytest.raises(ValueError, match="lengths"):
+        wire.step_result_from_proto(result)
+    plan = wire.step_to_proto(PLAN)
+    plan.num_scheduled_tokens.append(1)
+    with pytest.raises(ValueError):
+        wire.step_from_proto(plan)
+    logprobs = wire.logprobs_to_proto(LOGPROBS)
+    logprobs.top_logprobs.append(0.0)
+    with pytest.raises(ValueError, match="length"):
+        wire.logprobs_from_proto(logprobs)
+
+
+uint32 = st.integers(0, 2**32 - 1)
+uint64 = st.integers(0, 2**64 - 1)
+tokens = st.integers(0, 2**31 - 1)
+token_tuples = st.lists(tokens, max_size=6).map(tuple)
+double = st.floats(allow_nan=False)
+single = st.floats(width=32, allow_nan=False)
+names = st.text(max_size=8)
+generations = st.builds(Generation, uint64, uint64)
+token_logprobs = st.lists(st.tuples(tokens, single), max_size=3).flatmap(
+    lambda top: st.builds(
+        TokenLogprobs,
+        single,
+        st.just(tuple(token for token, _ in top)),
+        st.just(tuple(value for _, value in top)),
+    )
+)
+sampling_params = st.builds(
+    SamplingParams,
+    seed=uint64,
+    max_tokens=uint32,
+    min_tokens=uint32,
+    temperature=double,
+    top_k=uint32,
+    top_p=double,
+    min_p=double,
+    presence_penalty=double,
+    frequency_penalty=double,
+    repetition_penalty=double,
+    logit_bias=st.lists(st.tuples(tokens, double), max_size=3).map(tuple),
+    eos_token_id=st.none() | tokens,
+    stop_token_ids=token_tuples,
+    num_logprobs=st.none() | uint32,
+)
+submissions = st.builds(
+    Submission,
+    request_id=names,
+    prompt_token_ids=token_tuples,
+    sampling_params=sampling_params,
+    arrival_unix_ms=uint64,
+    choice=uint32,
+    group_id=names,
+    group_size=uint32,
+    priority=st.integers(-(2**31), 2**31 - 1),
+    cache_salt=names,
+    adapter=names,
+    traceparent=names,
+    client_context=names,
+    is_resumable=st.booleans(),
+)
+finishes = st.builds(
+    Finish,
+    st.sampled_from(FinishReason),
+    st.builds(Usage, uint32, uint32, uint32),
+    st.none() | tokens,
+    names,
+)
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> SchedulerOutput:
+    request_ids = draw(st.lists(names, unique=True, max_size=6))
+    subset = st.lists(st.sampled_from(request_ids), unique=True) if request_ids else st.just([])
+    cached = draw(subset)
+    new_requests = st.builds(
+        NewRequestData,
+        names,
+        token_tuples,
+        uint32,
+        uint32,
+        token_tuples,
+        sampling_params,
+        uint32,
+        names,
+    )
+    block_pairs = st.lists(st.tuples(uint32, uint32), max_size=3)
+    drafts = st.lists(st.integers(-1, 2**31 - 1), min_size=1, max_size=3)
+    return SchedulerOutput(
+        step_id=draw(uint64),
+        epoch=draw(uint64),
+        generation=draw(generations),
+        scheduled_new_reqs=draw(st.lists(new_requests, max_size=2)),
+        scheduled_resumed_reqs=draw(st.lists(new_requests, max_size=2)),
+        scheduled_cached_reqs=CachedRequestData(
+            cached, [draw(token_tuples) for _ in cached], [draw(uint32) for _ in cached]
+        ),
+        num_scheduled_tokens={request_id: draw(uint32) for request_id in request_ids},
+        output_indices={request_id: draw(uint32) for request_id in draw(subset)},
+        draft_token_ids={request_id: draw(drafts) for request_id in draw(subset)},
+        preempted_req_ids=draw(st.lists(names, max_size=3)),
+        finished_req_ids=draw(st.lists(names, max_size=3)),
+        swap_out=draw(block_pairs),
+        swap_in=draw(block_pairs),
+        copies=draw(block_pairs),
+        num_lookahead_slots=draw(uint32),
+        traceparent=draw(names),
+        stats=draw(st.builds(StepStats, uint32, uint32, uint32, uint32, uint32, uint32)),
+    )
+
+
+@st.composite
+def results(draw: st.DrawFn) -> ModelRunnerOutput:
+    request_ids = draw(st.lists(names, unique=True, max_size=6))
+    subset = st.lists(st.sampled_from(request_ids), unique=True) if request_ids else st.just([])
+    return ModelRunnerOutput(
+        step_id=draw(uint64),
+        generation=draw(generations),
+        request_ids=request_ids,
+        first_output_indices=[draw(uint32) for _ in request_ids],
+        sampled_token_ids=[list(draw(token_tuples)) for _ in request_ids],
+        logprobs={i: draw(st.lists(token_logprobs, max_size=3)) for i in draw(subset)},
+        draft_token_ids={i: list(draw(token_tuples)) for i in draw(subset)},
+        row_errors={i: draw(names) for i in draw(st.lists(names, unique=True, max_size=2))},
+        timings=draw(st.builds(StepTimings, uint64, uint64, uint64, uint64)),
+    )
+
+
+@given(plans())
+@settings(deadline=None)
+def test_plans_round_trip(plan: SchedulerOutput) -> None:
+    body = wire.encode_step(plan)
+    decoded = wire.decode_step(body)
+    assert decoded == plan
+    assert list(decoded.num_scheduled_tokens) == list(plan.num_scheduled_tokens)
+    assert wire.encode_step(decoded) == body
+
+
+@given(results())
+@settings(deadline=None)
+def test_results_round_trip(result: ModelRunnerOutput) -> None:
+    assert result_through(result) == result
+
+
+@given(submissions)
+@settings(deadline=None)
+def test_submissions_round_trip(submission: Submission) -> None:
+    body = wire.encode_submission(submission)
+    assert wire.decode_submission(body) == submission
+    assert wire.encode_submission(wire.decode_submission(body)) == body
+
+
+@given(st.lists(token_logprobs, max_size=4), st.lists(token_logprobs, max_size=4))
+@settings(deadline=None)
+def test_logprobs_round_trip_and_append(
+    first: list[TokenLogprobs], second: list[TokenLogprobs]
+) -> None:
+    """Bytes put one after the other decode to both runs, so rows of output may be appended."""
+    assert wire.decode_logprobs(wire.encode_logprobs(first)) == first
+    both = wire.encode_logprobs(first) + wire.encode_logprobs(second)
+    assert wire.decode_logprobs(both) == first + second
+
+
+@given(
+    st.lists(
+        st.builds(
+            RequestOutput,
+            names,
+            uint32,
+            token_tuples,
+            st.lists(token_logprobs, max_size=3).map(tuple),
+            st.none() | finishes,
+            uint32,
+        ),
+        max_size=5,
+    )
+)
+@settings(deadline=None)
+def test_outputs_round_trip(outputs: list[RequestOutput]) -> None:
+    assert outputs_through(outputs) == outputs
+
+
+@given(
+    st.builds(
+        Attachment,
+        names,
+        token_tuples,
+        st.lists(token_logprobs, max_size=3).map(tuple),
+        st.booleans(),
+    )
+)
+@settings(deadline=None)
+def test_attachments_round_trip(attachment: Attachment) -> None:
+    assert attachment_through(attachment) == attachment
+
+
+@pytest.mark.parametrize("value", [-1, 2**32])
+def test_what_does_not_fit_is_refused(value: int) -> None:
+    with pytest.raises(ValueError):
+        wire.encode_submission(Submission("r", (value,), PARAMS, 1))
+
+
+def test_unknown_fields_of_a_newer_peer_are_ignored() -> None:
+    """A rolling update: the other side may already send a field that this one does not know."""
+    message = types_pb2.Generation.FromString(b"\x08\x03\x10\x08" + b"\xf8\x07\x01")
+    assert wire.generation_from_proto(message) == GENERATION
