@@ -1,0 +1,59 @@
+# The house's commands. `make serve` and `make test` are the two to begin with.
+PYTHON ?= python3
+BIN := .venv/bin
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+SEEDS ?= 500
+TRACES ?= tests/conformance/traces
+
+.PHONY: help setup runtime serve check test test-all sim conformance e2e chaos bench protos lock clean
+
+help:  ## list these commands
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+
+setup:  ## create .venv with all that serving, checks and tests need (GPU=1: torch with CUDA)
+	@$(PYTHON) scripts/setup.py --dev
+
+runtime:  ## create .venv with what serving needs, and no more
+	@$(PYTHON) scripts/setup.py
+
+serve: runtime  ## serve the demo model; ARGS='--port 9000 --model DIR' as for `segue serve`
+	@exec $(BIN)/segue serve $(ARGS)
+
+check: setup  ## style, types, who may import whom, generated stubs
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+	$(BIN)/pyright
+	$(PYTEST) -q tests/conformance/test_house.py tests/conformance/test_protos_current.py
+
+test: setup  ## the suite: unit, sim, conformance, kernels, integration
+	SEEDS=$(SEEDS) $(PYTEST) -q -n 2 --dist worksteal tests/unit tests/sim tests/conformance tests/kernels tests/integration
+
+test-all: setup  ## what `make test` leaves out: all processes, faults, packaging
+	$(PYTEST) -q tests/e2e tests/chaos
+
+sim: setup  ## simulate SEEDS=100000 histories with faults
+	SEEDS=$(SEEDS) $(PYTEST) -q -n 2 --timeout 0 tests/sim
+
+conformance: setup  ## replay the decisions recorded under TRACES=DIR
+	@$(BIN)/python -m tests.conformance.replay $(TRACES)
+
+e2e: setup  ## all processes and the OpenAI client
+	$(PYTEST) -q tests/e2e
+
+chaos: setup  ## all processes, killed and paused
+	$(PYTEST) -q tests/chaos
+
+bench: setup  ## throughput, latency, idle share, the scheduler's time per step
+	@set -e; for file in tests/bench/bench_*.py; do \
+	  $(BIN)/python -m tests.bench.$$(basename $$file .py); done
+
+protos: setup  ## generate segue/v1 from protos/
+	scripts/generate_protos.sh
+
+lock:  ## pin requirements*.in anew (uses the network)
+	PYTHON=$(PYTHON) scripts/lock.sh
+
+clean:  ## remove .venv and what tools left
+	rm -rf .venv build dist *.egg-info .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
