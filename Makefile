@@ -8,7 +8,7 @@ TRACES ?= tests/conformance/traces
 .PHONY: help setup runtime serve check test test-all sim conformance e2e chaos bench protos lock clean
 
 help:  ## list these commands
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
 setup:  ## create .venv with all that serving, checks and tests need (GPU=1: torch with CUDA)
 	@$(PYTHON) scripts/setup.py --dev

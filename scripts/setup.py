@@ -7,9 +7,9 @@ used.
     scripts/setup.py            what the services need (requirements.lock)
     scripts/setup.py --dev      what checks and tests need as well (requirements-dev.lock)
 
-torch comes first and by itself: the lock's torch is a CUDA build of several GB on many machines, so
-pip is asked what it would install, and where that is no CPU build, PyTorch's own index of CPU builds
-is added for this one package. GPU=1 takes what pip takes.
+torch comes first and by itself: on many machines the lock's torch is a CUDA build of several GB, so
+pip is asked what it would install, and where that is no CPU build, PyTorch's own index of CPU
+builds is added for this one package. GPU=1 takes what pip takes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CUDA_REQUIREMENTS = ("nvidia-", "cuda-", "triton")
 
 
 def main() -> int:
-    if sys.version_info < (3, 11):
+    if sys.version_info < (3, 11):  # noqa: UP036 (an older Python may run this very file)
         print(f"setup: Python 3.11 or newer is needed, this is {sys.version.split()[0]}")
         return 1
     locks = [RUNTIME_LOCK, DEV_LOCK] if "--dev" in sys.argv[1:] else [RUNTIME_LOCK]
@@ -68,18 +68,25 @@ def install_torch() -> None:
         line for line in RUNTIME_LOCK.read_text().splitlines() if line.startswith("torch==")
     )
     print(f"setup: installing {requirement}", flush=True)
+    installed = installed_torch()
+    if wants_gpu() and installed.endswith("+cpu"):
+        pip("uninstall", "--yes", "torch")
+    elif installed.partition("+")[0] == requirement.partition("==")[2]:
+        return
     arguments = ["install", requirement]
-    if not wants_gpu() and not is_installed_torch(requirement) and not is_cpu_build(requirement):
+    if not wants_gpu() and not is_cpu_build(requirement):
         print(f"setup: pip would take a CUDA build; taking the CPU build from {CPU_INDEX}")
         arguments = ["install", "--no-deps", "--index-url", CPU_INDEX, requirement]
     pip(*arguments)
 
 
-def is_installed_torch(requirement: str) -> bool:
+def installed_torch() -> str:
+    """Its version, empty where there is none."""
     shown = subprocess.run(
         [PYTHON, "-m", "pip", "show", "torch"], capture_output=True, text=True, check=False
     )
-    return f"Version: {requirement.partition('==')[2]}" in shown.stdout
+    found = re.search(r"^Version: (\S+)$", shown.stdout, re.MULTILINE)
+    return found[1] if found else ""
 
 
 def is_cpu_build(requirement: str) -> bool:
