@@ -26,10 +26,13 @@ class KVCacheManager:
     def num_blocks_for(self, num_tokens: int) -> int:
         return -(-min(num_tokens, self._max_model_len) // self._block_size)
 
+    def reads_cache(self, request: Request) -> bool:
+        return self._enable_caching and not request.submission.skip_reading_prefix_cache
+
     def get_computed_blocks(self, request: Request) -> list[KVCacheBlock]:
         """The longest run of leading blocks that are cached, one token short of all tokens."""
         hits: list[KVCacheBlock] = []
-        if not self._enable_caching or request.submission.skip_reading_prefix_cache:
+        if not self.reads_cache(request):
             return hits
         max_hits = (len(request.all_token_ids) - 1) // self._block_size
         for block_hash in request.block_hashes[:max_hits]:

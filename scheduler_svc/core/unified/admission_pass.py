@@ -92,7 +92,8 @@ class AdmissionPass:
         queue.pop()
         is_resumed = request.status is RequestStatus.PREEMPTED
         num_hit_tokens = len(hits) * self._config.block_size
-        self._prefix_stats.add(request, num_hit_tokens)
+        if kv.reads_cache(request):
+            self._prefix_stats.add(request, num_hit_tokens)
         if request.num_cached_tokens is None:
             request.num_cached_tokens = computed
         request.num_computed_tokens = computed

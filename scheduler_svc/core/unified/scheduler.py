@@ -88,6 +88,14 @@ class UnifiedScheduler(SchedulingPolicy):
     ) -> list[RequestOutput]:
         return self._output_pass.run(plan, result, now_ms, self.on_foreign_finish)
 
+    def update_draft_token_ids(self, request_id: str, drafts: list[int]) -> None:
+        """Drafts to verify in the next step; not used with overlap, where the executor has them."""
+        request = self.requests.get(request_id)
+        if request is None or request.is_finished or request.is_prefill_chunk:
+            return
+        request.spec_token_ids = list(drafts)
+        self.journal.requests[request_id] = request
+
     def add_request(self, request: Request) -> None:
         self.lane.add_waiting(request)
 
