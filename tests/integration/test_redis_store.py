@@ -1,0 +1,99 @@
+"""What only a Redis store can get wrong: types, scripts, keys, and unsuitable servers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from scheduler_svc.core.rows import Delta
+from scheduler_svc.store.keys import StoreKeys
+from scheduler_svc.store.redis_store import open_store
+from scheduler_svc.store.state_store import Outcome, StoreCorrupt, StoreUnsuitable
+from tests.redis_process import RedisProcess, redis_binary, valkey_binary
+from tests.store_bench import (
+    REQUESTS,
+    RUNNING,
+    TTL_MS,
+    Bench,
+    lead,
+    make_bench,
+    make_commit,
+    some_rows,
+)
+
+pytestmark = pytest.mark.redis
+
+
+@pytest.fixture(scope="module", params=["redis", "valkey"])
+def server(request: pytest.FixtureRequest) -> Iterator[RedisProcess]:
+    binary = redis_binary() if request.param == "redis" else valkey_binary()
+    if binary is None:
+        pytest.skip(f"no {request.param} server here")
+    process = RedisProcess(binary).start()
+    yield process
+    process.stop()
+
+
+@pytest.fixture
+async def bench(server: RedisProcess) -> AsyncIterator[Bench]:
+    bench = make_bench(server)
+    yield bench
+    await bench.store.close()
+    if bench.redis is not None:
+        bench.redis.close()
+
+
+async def test_wrong_type_is_refused_before_any_write(bench: Bench) -> None:
+    """A script is no transaction: what it wrote before an error would stay (H15)."""
+    assert bench.redis is not None
+    await lead(bench)
+    await bench.store.commit(make_commit(1, some_rows()), TTL_MS)
+    name = StoreKeys("t").row("n1", RUNNING)
+    bench.redis.delete(name)
+    bench.redis.set(name, b"not a sorted set")
+    before = bench.redis.hgetall(StoreKeys("t").meta)
+    delta = Delta(fields={REQUESTS: {"r9": b"x"}}, ranks={RUNNING: {"r9": 1}})
+    with pytest.raises(StoreCorrupt):
+        await bench.store.commit(make_commit(2, delta), TTL_MS)
+    assert bench.redis.hgetall(StoreKeys("t").meta) == before
+    assert not bench.redis.hexists(StoreKeys("t").row("n1", REQUESTS), "r9")
+
+
+async def test_all_keys_are_in_one_slot_and_never_expire(bench: Bench) -> None:
+    assert bench.redis is not None
+    await lead(bench)
+    await bench.store.commit(make_commit(1, some_rows()), TTL_MS)
+    names = [name.decode() for name in bench.redis.scan_iter()]
+    assert len(names) == 7
+    assert all(name.startswith("{segue:t}:") for name in names)
+    assert all(bench.redis.ttl(name) == -1 for name in names)
+
+
+async def test_scripts_survive_a_flush(bench: Bench) -> None:
+    """A restarted or failed-over server does not know the scripts (NOSCRIPT)."""
+    assert bench.redis is not None
+    await lead(bench)
+    await bench.store.commit(make_commit(1, some_rows()), TTL_MS)
+    bench.redis.script_flush()
+    assert (await bench.store.commit(make_commit(2), TTL_MS)).outcome is Outcome.APPLIED
+
+
+async def test_server_that_evicts_is_unsuitable(bench: Bench) -> None:
+    assert bench.redis is not None
+    bench.redis.config_set("maxmemory-policy", "allkeys-lru")
+    try:
+        with pytest.raises(StoreUnsuitable, match="noeviction"):
+            await bench.store.check_server()
+    finally:
+        bench.redis.config_set("maxmemory-policy", "noeviction")
+    assert any("AOF" in warning for warning in await bench.store.check_server())
+
+
+@pytest.mark.parametrize("durability", ["always", "replicated"])
+async def test_durability_without_an_aof_is_refused(bench: Bench, durability: str) -> None:
+    assert bench.redis is not None
+    store = open_store(bench.url, "t", durability)
+    with pytest.raises(StoreUnsuitable, match="appendonly"):
+        await store.check_server()
+    await store.close()
