@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from executor_svc.attention_metadata import AttentionMetadata
+from kernels.attention_metadata import AttentionMetadata
 from executor_svc.request_table import PlanError, RequestTable
 from segue.types import SchedulerOutput
 

@@ -26,7 +26,7 @@ class KVCacheSpec:
 
 
 class KVCache:
-    """`key(l)` and `value(l)` are views [num_blocks, num_kv_heads, block_size, head_dim]."""
+    """`key(l)` and `value(l)` are views [num_blocks, block_size, num_kv_heads, head_dim]."""
 
     def __init__(
         self, spec: KVCacheSpec, num_blocks: int, block_size: int, num_cpu_blocks: int = 0
@@ -43,7 +43,7 @@ class KVCache:
 
     def _allocate(self, num_blocks: int) -> torch.Tensor:
         spec = self.spec
-        shape = (spec.num_layers, 2, num_blocks, spec.num_kv_heads, self.block_size, spec.head_dim)
+        shape = (spec.num_layers, 2, num_blocks, self.block_size, spec.num_kv_heads, spec.head_dim)
         return torch.zeros(shape, dtype=spec.dtype)
 
     def key(self, layer: int) -> torch.Tensor:

@@ -6,12 +6,140 @@ what the op means, whatever the device.
 
 from __future__ import annotations
 
+import math
+
 import torch
+
+from kernels.attention_metadata import AttentionMetadata
 
 PHILOX_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 PHILOX_KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
 PHILOX_ROUNDS = 10
 MASK_32 = 0xFFFFFFFF
+
+
+def reshape_and_cache(
+    key: torch.Tensor,  # [num_tokens, num_kv_heads, head_dim]
+    value: torch.Tensor,  # [num_tokens, num_kv_heads, head_dim]
+    key_cache: torch.Tensor,  # [num_blocks, block_size, num_kv_heads, head_dim]
+    value_cache: torch.Tensor,  # as key_cache
+    slot_mapping: torch.Tensor,  # [num_tokens] int64
+) -> None:
+    """Writes each token's key and value into its slot, slot s being block s // block_size."""
+    block_size = key_cache.shape[1]
+    for token, slot in enumerate(slot_mapping.tolist()):
+        key_cache[slot // block_size, slot % block_size] = key[token]
+        value_cache[slot // block_size, slot % block_size] = value[token]
+
+
+def paged_attention(
+    query: torch.Tensor,  # [num_tokens, num_heads, head_dim]
+    key_cache: torch.Tensor,  # [num_blocks, block_size, num_kv_heads, head_dim]
+    value_cache: torch.Tensor,  # as key_cache
+    metadata: AttentionMetadata,
+) -> torch.Tensor:  # [num_tokens, num_heads, head_dim]
+    """Causal attention of a mixed batch over a paged cache, in float32, scaled by 1/sqrt(head_dim).
+
+    Row r's queries are the last tokens of its context; each sees the positions up to its own. Heads
+    are grouped: query head h reads key head h // (num_heads / num_kv_heads).
+    """
+    num_heads, head_dim = query.shape[1:]
+    group_size = num_heads // key_cache.shape[2]
+    output = torch.empty_like(query)
+    starts = metadata.cu_seqlens_q.tolist()
+    for row, seq_len in enumerate(metadata.seq_lens.tolist()):
+        start, end = starts[row], starts[row + 1]
+        # [seq_len, num_kv_heads, head_dim]
+        keys = key_cache[metadata.block_tables[row].long()].flatten(0, 1)[:seq_len].float()
+        values = value_cache[metadata.block_tables[row].long()].flatten(0, 1)[:seq_len].float()
+        positions = torch.arange(seq_len - (end - start), seq_len)
+        is_hidden = torch.arange(seq_len) > positions.unsqueeze(1)
+        for head in range(num_heads):
+            queries = query[start:end, head].float()
+            scores = queries @ keys[:, head // group_size].T / math.sqrt(head_dim)
+            weights = scores.masked_fill(is_hidden, -math.inf).softmax(dim=-1)
+            output[start:end, head] = (weights @ values[:, head // group_size]).to(query.dtype)
+    return output
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """x [num_tokens, hidden_size] over the root of its mean square, in float32, times weight."""
+    wide = x.float()
+    normed = wide * torch.rsqrt((wide * wide).mean(dim=-1, keepdim=True) + eps)
+    return normed.to(x.dtype) * weight
+
+
+def add_rms_norm(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(rms_norm(x + residual), x + residual), all [num_tokens, hidden_size]."""
+    added = x + residual
+    return rms_norm(added, weight, eps), added
+
+
+def rotary_embedding(
+    x: torch.Tensor,  # [num_tokens, num_heads, head_dim]
+    cos: torch.Tensor,  # [num_tokens, head_dim / 2], of x's dtype
+    sin: torch.Tensor,  # as cos
+) -> torch.Tensor:
+    """Rotates the pairs (i, i + head_dim / 2) of each head, Hugging Face's layout."""
+    first, second = x.chunk(2, dim=-1)
+    cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+
+
+def silu_and_mul(x: torch.Tensor) -> torch.Tensor:
+    """x [num_tokens, 2 * n] = gate and up: silu(gate) * up, [num_tokens, n]; silu in float32."""
+    gate, up = x.chunk(2, dim=-1)
+    wide = gate.float()
+    return (wide / (1.0 + torch.exp(-wide))).to(x.dtype) * up
+
+
+def apply_penalties(
+    logits: torch.Tensor,  # [vocab_size] float32, of one row
+    prompt_token_ids: list[int],
+    output_token_ids: list[int],
+    penalties: tuple[float, float, float],  # presence, frequency, repetition
+) -> torch.Tensor:
+    """Repetition over prompt and output; frequency and presence over the output alone."""
+    presence, frequency, repetition = penalties
+    logits = logits.clone()
+    for token_id in set(prompt_token_ids) | set(output_token_ids):
+        logit = logits[token_id]
+        logits[token_id] = logit / repetition if logit > 0 else logit * repetition
+    for token_id in set(output_token_ids):
+        count = output_token_ids.count(token_id)
+        logits[token_id] -= frequency * count
+        logits[token_id] -= presence
+    return logits
+
+
+def filtered_weights(
+    logits: torch.Tensor,  # [vocab_size] float32, of one row
+    temperature: float,
+    top_k: int,  # 0: off
+    top_p: float,
+    min_p: float,
+) -> torch.Tensor:  # [vocab_size] float64: probabilities up to a factor
+    """min_p and top_k, then top_p over what these leave; tokens as likely as a kept one are kept."""
+    scaled = logits / temperature
+    weights = torch.exp(scaled - scaled.max())
+    threshold = torch.tensor(min_p, dtype=torch.float32)  # the best weighs 1
+    if top_k:
+        threshold = torch.maximum(threshold, weights.sort(descending=True).values[top_k - 1])
+    weights = torch.where(weights >= threshold, weights, 0.0).double()
+    if top_p < 1.0:
+        ordered = weights.sort(descending=True).values
+        more_likely = ordered.cumsum(dim=0) - ordered  # how much weighs more than each
+        kept = ordered[more_likely < top_p * weights.sum()]
+        weights = torch.where(weights >= kept[-1], weights, 0.0)
+    return weights
+
+
+def draw(weights: torch.Tensor, uniform: float) -> int:
+    """The first token, in vocabulary order, whose cumulative weight exceeds uniform's share."""
+    cumulative = weights.double().cumsum(dim=0)
+    return int((cumulative <= uniform * cumulative[-1]).sum())
 
 
 def philox_uniform(
@@ -24,14 +152,20 @@ def philox_uniform(
     Philox 4x32-10 (Salmon et al. 2011), key = the seed's low and high half, counter =
     (output index, choice, 0, 0); the first of the four words w gives (w + 1/2) / 2**32.
     """
-    keys = [seeds & MASK_32, (seeds >> 32) & MASK_32]
     words = [output_indices, choices, torch.zeros_like(seeds), torch.zeros_like(seeds)]
+    words = philox_4x32(words, [seeds & MASK_32, (seeds >> 32) & MASK_32])
+    return (words[0].double() + 0.5) / 2.0**32
+
+
+def philox_4x32(counter: list[torch.Tensor], key: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Four random words of a counter of four words and a key of two, each [n] int64 < 2**32."""
+    words = counter
     for _ in range(PHILOX_ROUNDS):
         high_0, low_0 = _multiply_32(words[0], PHILOX_MULTIPLIERS[0])
         high_1, low_1 = _multiply_32(words[2], PHILOX_MULTIPLIERS[1])
-        words = [high_1 ^ words[1] ^ keys[0], low_1, high_0 ^ words[3] ^ keys[1], low_0]
-        keys = [(key + step) & MASK_32 for key, step in zip(keys, PHILOX_KEY_STEPS, strict=True)]
-    return (words[0].double() + 0.5) / 2.0**32
+        words = [high_1 ^ words[1] ^ key[0], low_1, high_0 ^ words[3] ^ key[1], low_0]
+        key = [(part + step) & MASK_32 for part, step in zip(key, PHILOX_KEY_STEPS, strict=True)]
+    return words
 
 
 def _multiply_32(words: torch.Tensor, factor: int) -> tuple[torch.Tensor, torch.Tensor]:

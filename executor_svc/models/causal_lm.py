@@ -11,7 +11,7 @@ from typing import Protocol
 
 import torch
 
-from executor_svc.attention_metadata import AttentionMetadata
+from kernels.attention_metadata import AttentionMetadata
 from executor_svc.kv_cache import KVCache, KVCacheSpec
 
 

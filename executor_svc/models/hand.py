@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import torch
 
-from executor_svc.attention_metadata import AttentionMetadata
+from kernels.attention_metadata import AttentionMetadata
 from executor_svc.kv_cache import KVCache, KVCacheSpec
 
 NUM_BYTES = 256
