@@ -29,7 +29,7 @@ class StaleStreamError(ProtocolError):
 
 @dataclass(slots=True, frozen=True)
 class LedgerHello:
-    """`generation` None: never opened. `first_kept_step_id`: results from it on are kept or come."""
+    """`generation` None: never opened. Results from `first_kept_step_id` on are kept, or come."""
 
     generation: Generation | None
     last_step: StepKey | None
@@ -137,7 +137,7 @@ class StepLedger:
         return True
 
     def next_step(self) -> SchedulerOutput | None:
-        """The step to run now, None while one runs: also one of a generation that has ended (H2)."""
+        """The step to run now; None while one runs, be its generation ended or not (H2)."""
         if self._running is not None or not self._queue:
             return None
         self._running = self._queue.popleft()
@@ -177,7 +177,8 @@ class StepLedger:
 
     def _end_running(self, step_id: int) -> bool:
         running = self._running
-        assert running is not None and running.step_id == step_id, f"step {step_id} does not run"
+        assert running is not None
+        assert running.step_id == step_id
         self._running = None
         return running.generation == self._generation
 

@@ -70,9 +70,9 @@ class Health:
     """The standard health service, with a status for each service name and "" for the process."""
 
     def __init__(self, server: grpc.aio.Server, service_names: Iterable[str]) -> None:
-        self._servicer = health.aio.HealthServicer()
+        self._servicer: Any = cast(Any, health).aio.HealthServicer()  # the stubs lack it
         self._service_names = tuple(service_names)
-        health_pb2_grpc.add_HealthServicer_to_server(self._servicer, server)
+        cast(Any, health_pb2_grpc).add_HealthServicer_to_server(self._servicer, server)
         names = (*self._service_names, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, server)
 
