@@ -1,0 +1,43 @@
+"""Configuration of the executor service, from flags and SEGUE_<FLAG>.
+
+Knows nothing about how it is used. Invariant: frozen; read once, at start.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(slots=True, frozen=True)
+class ExecutorServiceConfig:
+    """Flags are these names with dashes; vLLM's name where it has one."""
+
+    model: Path = field(metadata={"help": "directory of the model"})
+    listen: str = field(default="127.0.0.1:50061", metadata={"help": "address to serve gRPC on"})
+    advertise: str = field(
+        default="", metadata={"help": "address that schedulers dial; empty: --listen"}
+    )
+    executor_id: str = field(default="e0", metadata={"help": "name of this executor's lane"})
+    schedulers: tuple[str, ...] = field(
+        default=(), metadata={"help": "host:port of each scheduler, comma separated"}
+    )
+    deployment: str = field(
+        default="", metadata={"help": "serve only this deployment's schedulers; empty: any"}
+    )
+    dtype: str = field(default="auto", metadata={"help": "auto | bfloat16 | float32"})
+    block_size: int = field(default=16, metadata={"help": "tokens in a KV cache block"})
+    kv_cache_bytes: int = field(default=1 << 30, metadata={"help": "memory of the KV cache"})
+    num_blocks: int = field(
+        default=0, metadata={"help": "KV cache blocks; 0: as many as --kv-cache-bytes holds"}
+    )
+    num_cpu_blocks: int = field(default=0, metadata={"help": "blocks to swap out to; 0: none"})
+    max_model_len: int = field(default=0, metadata={"help": "tokens in a request; 0: the model's"})
+    num_threads: int = field(
+        default=0, metadata={"help": "threads that compute; 0: torch's choice"}
+    )
+    heartbeat_s: float = field(default=0.5, metadata={"help": "between two signs of life"})
+    metrics_port: int = field(default=0, metadata={"help": "port of /metrics; 0: none"})
+    fault_step_delay_ms: int = field(
+        default=0, metadata={"help": "for tests: each step takes this much longer"}
+    )
