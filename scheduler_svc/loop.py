@@ -30,7 +30,7 @@ from scheduler_svc.core.events import (
 )
 from scheduler_svc.core.rows import Commit
 from scheduler_svc.executor_client import Executors
-from scheduler_svc.sessions import GatewaySession, SessionReady, Sessions
+from scheduler_svc.sessions import GatewaySession, SessionReady, Sessions, SignOfLife
 from scheduler_svc.step_log import StepLog
 from scheduler_svc.store.state_store import Outcome, StateStore, StoreUnavailable
 
@@ -57,6 +57,7 @@ class Timings:
     """Microseconds of this process spent in each part, summed since the start."""
 
     schedule_us: float = 0.0
+    encode_us: float = 0.0
     update_us: float = 0.0
     commit_us: float = 0.0
     emit_us: float = 0.0
@@ -105,6 +106,12 @@ class EngineLoop:
         """A peer obeys a higher epoch: we raise ours, or learn that we are not the owner (H11)."""
         self._refused_above = max(self._refused_above, epoch)
         self._wake.set()
+
+    def connected_lanes(self) -> set[str]:
+        return set(self._executors.ready())
+
+    def alive(self) -> SignOfLife:
+        return SignOfLife(self.core.leader[0])
 
     def stop(self) -> None:
         self._is_stopping = True

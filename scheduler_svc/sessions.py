@@ -31,7 +31,12 @@ class SessionReady:
     leader_id: str
 
 
-SessionMessage = SessionReady | Accepted | Unknown | Detached | Rejected | NewOutputs
+@dataclass(slots=True, frozen=True)
+class SignOfLife:
+    epoch: int
+
+
+SessionMessage = SessionReady | SignOfLife | Accepted | Unknown | Detached | Rejected | NewOutputs
 
 
 @dataclass(slots=True, eq=False)

@@ -155,6 +155,10 @@ class EngineCore:
             request.num_cached_tokens or 0,
         )
 
+    def max_model_len(self) -> int:
+        """The longest that every open lane can serve."""
+        return self._intake.max_model_len()
+
     def owner_of(self, request_id: str) -> str | None:
         request = self.state.requests.get(request_id)
         return request.owner if request is not None else None

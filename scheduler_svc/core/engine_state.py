@@ -145,7 +145,6 @@ class EngineState:
     ) -> None:
         """End a request that has not ended yet, other than by its own tokens."""
         assert not request.is_finished
-        lane = self.lane_of(request)
         usage = Usage(
             request.num_prompt_tokens, request.num_output_tokens, request.num_cached_tokens or 0
         )

@@ -137,7 +137,7 @@ class Intake:
 
     def _invalid(self, gateway_id: str, submission: Submission) -> Rejected | None:
         num_prompt = len(submission.prompt_token_ids)
-        limit = self._max_model_len()
+        limit = self.max_model_len()
         code = RejectCode.INVALID
         if num_prompt == 0:
             message = "the prompt is empty"
@@ -152,7 +152,7 @@ class Intake:
             return None
         return Rejected(gateway_id, submission.request_id, code, message)
 
-    def _max_model_len(self) -> int:
+    def max_model_len(self) -> int:
         """The longest that every open lane can serve."""
         config = self._state.config.scheduler
         lanes = [lane for lane in self._state.lanes.values() if lane.capacity is not None]
@@ -211,7 +211,7 @@ class Intake:
 
     def _stops(self, request: Request, now_ms: int) -> bool:
         """Apply the stop conditions to output that was delivered; true if it is complete."""
-        finish = check_stop(request, self._max_model_len())
+        finish = check_stop(request, self.max_model_len())
         if finish is None:
             return False
         request.set_finished(finish, now_ms)

@@ -153,6 +153,9 @@ class SchedulingPolicy(ABC):
         """Whether `schedule` might plan something or has something to announce."""
 
     @abstractmethod
+    def num_free_blocks(self) -> int: ...
+
+    @abstractmethod
     def num_waiting(self) -> int: ...
 
     @abstractmethod

@@ -146,6 +146,9 @@ class UnifiedScheduler(SchedulingPolicy):
             return False
         return bool(lane.running or len(lane.waiting) or len(lane.holding))
 
+    def num_free_blocks(self) -> int:
+        return self.lane.kv.pool.num_free_blocks
+
     def num_waiting(self) -> int:
         return len(self.lane.waiting) + len(self.lane.holding)
 

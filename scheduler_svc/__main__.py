@@ -1,0 +1,142 @@
+"""`python -m scheduler_svc`: builds the real store, lease, loop and server, and runs them.
+
+The only file that knows all parts. Invariant: whoever is no longer the leader ends this process with
+exit code 1, and is started again by whoever watches it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+import time
+
+import uvloop
+
+from scheduler_svc.config import SchedulerServiceConfig
+from scheduler_svc.core.engine_core import EngineCore
+from scheduler_svc.core.events import ExecutorRegistered
+from scheduler_svc.executor_client import Executors
+from scheduler_svc.lease import LeaseKeeper
+from scheduler_svc.loop import Deposed, EngineLoop, Envelope
+from scheduler_svc.metrics import serve_metrics
+from scheduler_svc.policies import UnknownPolicy, load_policy
+from scheduler_svc.service import SchedulerService
+from scheduler_svc.sessions import Sessions
+from scheduler_svc.store.redis_store import open_store
+from scheduler_svc.store.state_store import StateStore, StoreError
+from segue.config import parse_config
+from segue.grpc_server import SCHEDULER_SERVICE, Health, bind, make_server
+from segue.v1 import scheduler_pb2_grpc
+from segue.wire import WireCodec
+
+log = logging.getLogger("segue.scheduler")
+STOP_GRACE_S = 2.0
+
+
+async def lead(
+    config: SchedulerServiceConfig,
+    store: StateStore,
+    lease: LeaseKeeper,
+    service: SchedulerService,
+    sessions: Sessions,
+    stopping: asyncio.Event,
+) -> None:
+    """Campaign, load, lead until stopped; raises Deposed when another leads."""
+    acquired, leader_id = await lease.campaign()
+    started = time.perf_counter()
+    core = EngineCore(config.engine_config(), WireCodec(), load_policy(config.policy))
+    loaded = await store.load()
+    if loaded.is_torn:
+        raise Deposed("the state in redis is torn: a commit was begun and never done")
+    core.restore(loaded.rows)
+    core.lead(acquired.epoch, leader_id, loaded.last_commit)
+    executors = Executors(config)
+    loop = EngineLoop(core, store, sessions, executors, config)
+    executors.start(core, lambda event: loop.post(Envelope(event)), loop.report_higher_epoch)
+    for item in config.executors:
+        executor_id, _, address = item.partition("=")
+        loop.post(Envelope(ExecutorRegistered(executor_id, address)))
+    serve_metrics(config.metrics_port, loop)
+    service.loop = loop
+    log.info(
+        "leads: epoch %d, %d requests, %d lanes, loaded in %.0f ms",
+        acquired.epoch,
+        len(core.state.requests),
+        len(core.state.lanes),
+        (time.perf_counter() - started) * 1e3,
+    )
+    running = asyncio.create_task(loop.run())
+    waiting = asyncio.create_task(stopping.wait())
+    await asyncio.wait({running, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    service.loop = None
+    loop.stop()
+    waiting.cancel()
+    await running
+    sessions.end_all()
+    epoch, leader_id = core.leader
+    await store.release(epoch, leader_id)
+
+
+async def serve(config: SchedulerServiceConfig) -> int:
+    store = open_store(config.redis_url, config.deployment, config.durability)
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    try:
+        for warning in await store.check_server():
+            log.warning("%s", warning)
+    except StoreError as error:
+        log.error("%s", error)
+        return 1
+    address = config.advertise or config.listen
+    lease = LeaseKeeper(store, config.scheduler_id, address, config.lease_ttl_s)
+    sessions = Sessions()
+    service = SchedulerService(config, sessions, lease)
+    server = make_server()
+    scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server(service, server)
+    health = Health(server, [SCHEDULER_SERVICE])
+    try:
+        port = bind(server, config.listen)
+    except OSError as error:
+        log.error("%s", error)
+        return 1
+    await server.start()
+    await health.set_all(is_serving=True)
+    log.info("scheduler %s listens on port %d", config.scheduler_id, port)
+    code = 0
+    campaign = asyncio.create_task(lead(config, store, lease, service, sessions, stopping))
+    stop = asyncio.create_task(stopping.wait())
+    await asyncio.wait({campaign, stop}, return_when=asyncio.FIRST_COMPLETED)
+    if service.loop is None and not campaign.done():
+        campaign.cancel()  # still a standby: nothing to hand back
+    try:
+        await campaign
+    except asyncio.CancelledError:
+        pass
+    except (Deposed, StoreError) as error:
+        log.error("ends, since it does not lead any more: %s", error)
+        code = 1
+    stop.cancel()
+    await health.set_all(is_serving=False)
+    sessions.end_all()
+    await server.stop(STOP_GRACE_S)
+    await store.close()
+    return code
+
+
+def main() -> int:
+    config = parse_config(SchedulerServiceConfig)
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
+    try:
+        load_policy(config.policy)
+        config.engine_config()
+    except (UnknownPolicy, ValueError) as error:
+        print(f"scheduler_svc: {error}", file=sys.stderr)
+        return 2
+    return uvloop.run(serve(config))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
