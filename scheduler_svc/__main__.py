@@ -49,9 +49,14 @@ async def lead(
     core = EngineCore(config.engine_config(), WireCodec(), load_policy(config.policy))
     loaded = await store.load()
     if loaded.is_torn:
-        raise Deposed("the state in redis is torn: a commit was begun and never done")
-    core.restore(loaded.rows)
+        log.error("redis holds a commit that was begun and never done: all state is discarded")
+        core.discard(loaded.rows)
+    else:
+        core.restore(loaded.rows)
     core.lead(acquired.epoch, leader_id, loaded.last_commit)
+    if loaded.config_digest not in ("", config.digest()):
+        log.warning("configuration changed: %s, was %s", config.digest(), loaded.config_digest)
+        core.end_generations(time.time_ns() // 1_000_000)
     executors = Executors(config)
     loop = EngineLoop(core, store, sessions, executors, config)
     executors.start(core, lambda event: loop.post(Envelope(event)), loop.report_higher_epoch)
@@ -80,7 +85,7 @@ async def lead(
 
 
 async def serve(config: SchedulerServiceConfig) -> int:
-    store = open_store(config.redis_url, config.deployment, config.durability)
+    store = open_store(config.redis_url, config.deployment, config.durability, config.digest())
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)

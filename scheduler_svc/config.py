@@ -71,6 +71,11 @@ class SchedulerServiceConfig:
     log_steps: bool = field(default=False, metadata={"help": "log one line for each step"})
     metrics_port: int = field(default=0, metadata={"help": "port of /metrics; 0: none"})
 
+    def digest(self) -> str:
+        """Of what the claims about executors' memory depend on (PROTOCOL.md H32)."""
+        shaping = (self.policy, self.scheduling_policy, self.block_size, "blake2b-16")
+        return "|".join(map(str, shaping))
+
     def engine_config(self) -> EngineConfig:
         return EngineConfig(
             scheduler=SchedulerConfig(

@@ -45,7 +45,7 @@ class SchedulerCollector:
             "segue:steps": counters.num_steps_finished,
             "segue:stale_outputs": counters.num_stale_outputs,
             "segue:streams_resumed": counters.num_streams_resumed,
-            "segue:tokens_recomputed": counters.num_tokens_recomputed,
+            "segue:tokens_recomputed": self._loop.core.num_tokens_recomputed(),
             "segue:adoptions": counters.num_adoptions,
             "segue:generations_ended": counters.num_generations_ended,
             "segue:commits": timings.num_commits,

@@ -30,7 +30,7 @@ def status_message(
         num_requests_unplaced=len(state.unplaced),
         num_requests_finished=sum(r.is_finished for r in state.requests.values()),
         num_streams_resumed=counters.num_streams_resumed,
-        num_tokens_recomputed=counters.num_tokens_recomputed,
+        num_tokens_recomputed=loop.core.num_tokens_recomputed(),
         num_steps_finished=counters.num_steps_finished,
     )
 

@@ -73,6 +73,19 @@ class EngineCore:
         """Take over the state that an earlier leader left. Called once, before any event."""
         self._snapshot.restore(rows)
 
+    def end_generations(self, now_ms: int) -> None:
+        """The configuration is another than the one that the rows were made under."""
+        self._generations.end_all(now_ms)
+
+    def discard(self, rows: Rows) -> None:
+        """The rows are a mixture of two commits: the first commit removes them."""
+        self._snapshot.discard(rows)
+
+    def num_tokens_recomputed(self) -> int:
+        policies = [lane.policy for lane in self.state.lanes.values() if lane.policy is not None]
+        given_back = sum(policy.num_tokens_given_back() for policy in policies)
+        return self.state.counters.num_tokens_recomputed + given_back
+
     def rows(self) -> Rows:
         """The whole state as rows; what the store holds after a commit (I10)."""
         return self._snapshot.full_rows()

@@ -63,6 +63,12 @@ class Generations:
         self._state.place_at_head(lane.policy.take_all())
         return []
 
+    def end_all(self, now_ms: int) -> None:
+        """Nothing that is claimed holds under another configuration (H32); requests stay."""
+        for lane in self._state.lanes.values():
+            if lane.generation is not None and lane.is_open:
+                self.end(GenerationEnded(lane.executor_id, lane.generation, "config", now_ms))
+
     def drain(self, event: LaneDrained) -> list[Reply]:
         """Output in flight of the requests that move is still taken, from here (H28)."""
         lane = self._state.lanes.get(event.executor_id)
@@ -103,7 +109,10 @@ class Generations:
         """Give the lane a policy for this capacity, with the requests of the one it had."""
         if lane.policy is not None and lane.capacity == capacity:
             return
-        waiting = lane.policy.take_all() if lane.policy is not None else []
+        waiting: list[Request] = []
+        if lane.policy is not None:
+            waiting = lane.policy.take_all()
+            self._state.counters.num_tokens_recomputed += lane.policy.num_tokens_given_back()
         lane.capacity = capacity
         lane.policy = self._state.new_policy(lane)
         lane.policy.prepend_requests(waiting)

@@ -152,6 +152,10 @@ class SchedulingPolicy(ABC):
     def has_work(self) -> bool:
         """Whether `schedule` might plan something or has something to announce."""
 
+    def num_tokens_given_back(self) -> int:
+        """Computed and then preempted, since this policy was made; a number for people."""
+        return 0
+
     @abstractmethod
     def num_free_blocks(self) -> int: ...
 

@@ -55,11 +55,17 @@ class Snapshot:
         self._stored_steps: dict[str, set[int]] = {}
         self._stored_unplaced: list[str] = []
         self._stored_engine: dict[str, bytes] = {}
+        self._discarded: list[Key] = []
+
+    def discard(self, rows: Rows) -> None:
+        """Let the next delta drop every key of these rows before it writes anything."""
+        self._discarded = [*rows.hashes, *rows.ranks, *rows.strings]
 
     def has_changes(self) -> bool:
         state = self._state
         return bool(
-            state.dirty_requests
+            self._discarded
+            or state.dirty_requests
             or state.dirty_lanes
             or state.expired
             or any(journal.requests or journal.blocks for journal in state.journals.values())
@@ -69,7 +75,8 @@ class Snapshot:
 
     def take_delta(self) -> Delta:
         """All that changed since the last call; it counts as stored from now on."""
-        state, delta = self._state, Delta()
+        state, delta = self._state, Delta(dropped=self._discarded)
+        self._discarded = []
         dirty = state.dirty_requests
         for executor_id, journal in state.journals.items():
             if journal.requests or journal.blocks:

@@ -25,6 +25,7 @@ class LaneState:
         self.running: list[Request] = []
         self.finished_ids: list[str] = []
         self.preempted_ids: list[str] = []
+        self.num_tokens_given_back = 0
 
     def queue_of(self, request: Request) -> RequestQueue:
         return self.holding if request.queue is QueueName.HOLDING else self.waiting
@@ -85,6 +86,7 @@ class LaneState:
 
     def _forget_progress(self, request: Request, *, drop_output: bool) -> None:
         self.kv.free(request)
+        self.num_tokens_given_back += request.num_computed_tokens
         request.num_computed_tokens = 0
         request.num_output_placeholders = 0
         request.is_prefill_chunk = False

@@ -146,6 +146,9 @@ class UnifiedScheduler(SchedulingPolicy):
             return False
         return bool(lane.running or len(lane.waiting) or len(lane.holding))
 
+    def num_tokens_given_back(self) -> int:
+        return self.lane.num_tokens_given_back
+
     def num_free_blocks(self) -> int:
         return self.lane.kv.pool.num_free_blocks
 
