@@ -79,6 +79,10 @@ class StepLedger:
     def is_current(self, stream: Hashable) -> bool:
         return stream == self._stream
 
+    def is_open_on(self, stream: Hashable) -> bool:
+        """Whether results may go to it: before Open they are only kept, and Open brings them."""
+        return self._is_stream_open and stream == self._stream
+
     def hello(self, stream: Hashable, epoch: int, leader_id: str) -> LedgerHello | LedgerRefused:
         """The fence. What is not refused makes its stream the current one; it has to Open."""
         is_other = epoch == self.epoch_seen and leader_id != self.leader_id_seen

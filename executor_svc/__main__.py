@@ -1,0 +1,116 @@
+"""The executor process: loads the model, serves Execute, registers itself, until SIGTERM.
+
+The only file of the service that builds real things. Invariant: it serves before it registers, so
+a scheduler that dials back finds somebody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import signal
+import sys
+import time
+
+from executor_svc.config import ExecutorServiceConfig
+from executor_svc.metrics import ExecutorMetrics, serve_metrics
+from executor_svc.model_loader import LoadOptions, ModelError, load_model_runner
+from executor_svc.model_runner import ModelRunner
+from executor_svc.scheduler_client import Registration
+from executor_svc.service import ExecutorIdentity, ExecutorService
+from executor_svc.step_worker import StepWorker
+from segue.config import parse_config
+from segue.grpc_server import EXECUTOR_SERVICE, Health, bind, make_server
+from segue.model_files.model_directory import ModelDirectory, ModelDirectoryError
+
+log = logging.getLogger("segue.executor")
+STOP_GRACE_S = 2.0
+
+
+def main() -> None:
+    config = parse_config(ExecutorServiceConfig)
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    try:
+        runner = _load(config)
+        model_digest = ModelDirectory.load(config.model).fingerprint()
+    except (ModelError, ModelDirectoryError) as error:
+        sys.exit(f"executor_svc: error: {error}")
+    try:
+        asyncio.run(serve(config, runner, model_digest))
+    except OSError as error:
+        sys.exit(f"executor_svc: error: {error}")
+
+
+def _load(config: ExecutorServiceConfig) -> ModelRunner:
+    options = LoadOptions(
+        dtype=config.dtype,
+        block_size=config.block_size,
+        kv_cache_bytes=config.kv_cache_bytes,
+        num_blocks=config.num_blocks or None,
+        num_cpu_blocks=config.num_cpu_blocks,
+        max_model_len=config.max_model_len,
+        num_threads=config.num_threads,
+    )
+    return load_model_runner(config.model, options)
+
+
+async def serve(config: ExecutorServiceConfig, runner: ModelRunner, model_digest: str) -> None:
+    """Until SIGTERM or SIGINT."""
+    # The time comes first, so that of two processes with one id the later one sorts higher (H31).
+    incarnation_id = f"{time.time_ns():020d}-{secrets.token_hex(4)}"
+    identity = ExecutorIdentity(
+        config.executor_id, incarnation_id, runner.capacity, model_digest, config.deployment
+    )
+    worker = StepWorker(runner, config.fault_step_delay_ms / 1000)
+    service = ExecutorService(worker, identity)
+    server = make_server()
+    service.add_to(server)
+    health = Health(server, [EXECUTOR_SERVICE])
+    host = config.listen.rpartition(":")[0]
+    port = bind(server, config.listen)
+    await server.start()
+    await health.set_all(is_serving=True)
+    log.info("%s (%s) on %s:%d", config.executor_id, runner.capacity, host, port)
+
+    registration = Registration(
+        config.schedulers,
+        executor_id=config.executor_id,
+        incarnation_id=incarnation_id,
+        address=config.advertise or f"{host}:{port}",
+        epoch_seen=lambda: service.ledger.epoch_seen,
+        heartbeat_s=config.heartbeat_s,
+    )
+    metrics = ExecutorMetrics(config.executor_id, runner, worker, service)
+    stop_metrics = (
+        serve_metrics(metrics, host, config.metrics_port) if config.metrics_port else None
+    )
+    async with asyncio.TaskGroup() as group:  # one of them that fails ends the process, loudly
+        tasks = [
+            group.create_task(registration.run()),
+            group.create_task(service.send_alive(config.heartbeat_s)),
+        ]
+        await _until_signal()
+        for task in tasks:
+            task.cancel()
+
+    await health.set_all(is_serving=False)
+    service.stop("the executor is stopping")
+    await server.stop(STOP_GRACE_S)
+    worker.close()
+    if stop_metrics is not None:
+        stop_metrics()
+
+
+async def _until_signal() -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    await stop.wait()
+
+
+if __name__ == "__main__":
+    main()
