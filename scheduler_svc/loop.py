@@ -227,7 +227,11 @@ class EngineLoop:
 
     async def _raise_epoch(self) -> None:
         epoch, leader_id = self.core.leader
-        raised = await self._store.raise_epoch(epoch, leader_id, self._refused_above)
+        try:
+            raised = await self._store.raise_epoch(epoch, leader_id, self._refused_above)
+        except StoreUnavailable as error:
+            log.warning("redis is not available, the epoch is raised later: %s", error)
+            return
         if raised is None:
             raise Deposed(f"a peer obeys epoch {self._refused_above}, and redis another leader")
         log.warning("epoch raised from %d to %d: a peer had seen %d", epoch, raised, raised - 1)

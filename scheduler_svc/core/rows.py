@@ -15,6 +15,8 @@ from typing import NamedTuple
 class Table(Enum):
     """Every kind of row. The value is the Redis key's stem; docs/state.md describes each."""
 
+    __hash__ = object.__hash__  # by identity: keys are hashed hundreds of times for each commit
+
     ENGINE = "engine"  # hash: pause state, counters
     SUBMISSIONS = "submissions"  # hash: request id -> Submission bytes
     REQUESTS = "requests"  # hash: request id -> status and progress, as text; the index of all
