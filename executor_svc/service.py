@@ -144,6 +144,8 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
             stream.end(grpc.StatusCode.ABORTED, str(error))
         except (ValueError, IndexError) as error:
             stream.end(grpc.StatusCode.INVALID_ARGUMENT, f"unreadable message: {error}")
+        except grpc.aio.BaseError:  # the RPC ended, by us or by the peer, while we waited
+            stream.end(grpc.StatusCode.CANCELLED)
 
     def _handle(self, stream: ExecuteStream, request: executor_pb2.ExecuteRequest) -> None:
         match request.WhichOneof("message"):
