@@ -107,7 +107,10 @@ class SchedulerEnd:
         await self.call.write(executor_pb2.ExecuteRequest(open=message))
 
     async def step(self, step_id: int, generation: Generation = FIRST) -> None:
-        await self.call.write(wire.encode_step(make_plan(step_id, generation)))
+        await self.send_plan(make_plan(step_id, generation))
+
+    async def send_plan(self, plan: Plan) -> None:
+        await self.call.write(wire.encode_step(plan))
 
     async def read(self) -> Any:
         """The next message that is no sign of life; EOF at the end."""
