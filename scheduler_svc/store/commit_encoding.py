@@ -6,7 +6,8 @@ absolute Redis command, and the same commit always gives the same bytes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from itertools import chain
 from typing import cast
 
 import msgpack  # pyright: ignore[reportMissingTypeStubs]
@@ -18,7 +19,6 @@ MAX_ARGUMENTS = 4000  # Lua's `unpack` takes just below 8,000 values; even: pair
 MAX_RANK = 2**53  # scores are doubles
 
 Argument = str | bytes | int
-Operation = list[Argument]
 
 
 def commit_id_text(commit_id: CommitId | None) -> str:
@@ -42,52 +42,72 @@ class CommitEncoder:
         self._namespace = namespace
 
     def encode(self, commit: Commit) -> tuple[list[str], bytes]:
-        """KEYS (meta first) and the msgpack of all operations, in the order of `Delta`."""
-        numbering = _KeyNumbering(self._keys, self._namespace)
-        operations = _operations(commit.delta, numbering)
-        packed = cast(bytes, msgpack.packb(operations, use_bin_type=False))  # pyright: ignore
-        return numbering.keys, packed
+        """KEYS (meta first), and the msgpack of [groups, arguments], in the order of `Delta`.
+
+        Flat on purpose: unpacking an array for each operation costs Lua as much as applying it.
+        """
+        operations = _Operations(self._keys, self._namespace)
+        operations.add_delta(commit.delta)
+        packed = msgpack.packb(  # pyright: ignore
+            [operations.groups, operations.arguments], use_bin_type=False
+        )
+        return operations.keys, cast(bytes, packed)
 
 
-class _KeyNumbering:
-    """Gives each row's key its index in KEYS (Lua counts from 1, and meta is the first)."""
+class _Operations:
+    """Collects KEYS, groups and arguments.
+
+    A group is four entries of `groups`: a command, its first key, the number of keys in a row, and
+    the number of arguments of each. Lua counts KEYS from 1, and meta is the first.
+    """
 
     def __init__(self, keys: StoreKeys, namespace: str) -> None:
         self.keys = [keys.meta]
+        self.groups: list[Argument] = []
+        self.arguments: list[Argument] = []
         self._store_keys = keys
         self._namespace = namespace
-        self._numbers: dict[Key, int] = {}
 
-    def number(self, key: Key, kind: Kind | None = None) -> int:
+    def add_delta(self, delta: Delta) -> None:
+        for key in delta.dropped:
+            self._group("UNLINK", self._name(key), ())
+        for key, names in delta.removed_fields.items():
+            self._chunks("HDEL", self._name(key, Kind.HASH), names)
+        for key, names in delta.removed_ranks.items():
+            self._chunks("ZREM", self._name(key, Kind.RANKS), names)
+        for key, values in delta.fields.items():
+            flat = list(chain.from_iterable(values.items()))
+            self._chunks("HSET", self._name(key, Kind.HASH), flat)
+        for key, ranks in delta.ranks.items():
+            if any(abs(rank) > MAX_RANK for rank in ranks.values()):
+                raise ValueError(f"a rank of {key} does not fit a sorted set's score")
+            flat = [argument for member, rank in ranks.items() for argument in (rank, member)]
+            self._chunks("ZADD", self._name(key, Kind.RANKS), flat)
+        self._add_writes(delta)
+
+    def _add_writes(self, delta: Delta) -> None:
+        writes = [(key, write) for key, write in delta.writes.items() if write[1]]
+        if not writes:
+            return
+        self.groups += ["SETRANGE", len(self.keys) + 1, len(writes), 2]
+        table, prefix = None, ""
+        for key, write in writes:
+            if key.table is not table:  # looked up once, for there is one write of each request
+                table = key.table
+                prefix = self._name(Key(table), Kind.STRING)
+            self.keys.append(prefix + key.owner)
+            self.arguments += write
+
+    def _name(self, key: Key, kind: Kind | None = None) -> str:
         if kind is not None and KIND[key.table] is not kind:
             raise ValueError(f"{key} is a {KIND[key.table].value}, not a {kind.value}")
-        number = self._numbers.get(key)
-        if number is None:
-            self.keys.append(self._store_keys.row(self._namespace, key))
-            number = self._numbers[key] = len(self.keys)
-        return number
+        return self._store_keys.row(self._namespace, key)
 
+    def _chunks(self, command: str, name: str, arguments: Sequence[Argument]) -> None:
+        for start in range(0, len(arguments), MAX_ARGUMENTS):
+            self._group(command, name, arguments[start : start + MAX_ARGUMENTS])
 
-def _operations(delta: Delta, numbering: _KeyNumbering) -> list[Operation]:
-    operations: list[Operation] = [["UNLINK", numbering.number(key), 0] for key in delta.dropped]
-    for key, names in delta.removed_fields.items():
-        operations += _chunks("HDEL", numbering.number(key, Kind.HASH), names)
-    for key, names in delta.removed_ranks.items():
-        operations += _chunks("ZREM", numbering.number(key, Kind.RANKS), names)
-    for key, values in delta.fields.items():
-        flat = [argument for pair in values.items() for argument in pair]
-        operations += _chunks("HSET", numbering.number(key, Kind.HASH), flat)
-    for key, ranks in delta.ranks.items():
-        if any(abs(rank) > MAX_RANK for rank in ranks.values()):
-            raise ValueError(f"a rank of {key} does not fit a sorted set's score")
-        flat = [argument for member, rank in ranks.items() for argument in (rank, member)]
-        operations += _chunks("ZADD", numbering.number(key, Kind.RANKS), flat)
-    for key, (offset, data) in delta.writes.items():
-        if data:
-            operations.append(["SETRANGE", numbering.number(key, Kind.STRING), offset, data])
-    return operations
-
-
-def _chunks(command: str, number: int, arguments: Sequence[Argument]) -> Iterable[Operation]:
-    for start in range(0, len(arguments), MAX_ARGUMENTS):
-        yield [command, number, *arguments[start : start + MAX_ARGUMENTS]]
+    def _group(self, command: str, name: str, arguments: Sequence[Argument]) -> None:
+        self.keys.append(name)
+        self.groups += [command, len(self.keys), 1, len(arguments)]
+        self.arguments += arguments

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import hiredis
 from redis import asyncio as redis_asyncio
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
@@ -41,6 +42,9 @@ TRANSIENT = re.compile(
 )
 
 Command = Sequence[str | bytes | int]
+
+# The stub of hiredis says "a tuple of one".
+_pack = cast(Callable[[tuple[str | bytes | int, ...]], bytes], hiredis.pack_command)  # pyright: ignore
 
 
 class Script:
@@ -75,18 +79,18 @@ class RedisConnection:
         replies = await self._replies(commands)
         for reply in replies:
             if isinstance(reply, RedisError):
-                raise _sorted(reply) from reply
+                raise await self._failed(reply) from reply
         return replies
 
     async def run(self, script: Script, keys: Sequence[str], arguments: Command) -> Any:
         """Run a script by its digest, or by its text where the server does not know it."""
         tail = (len(keys), *keys, *arguments)
-        replies = await self._replies(self._with_wait(("EVALSHA", script.sha, *tail)))
+        replies = await self._exchange(("EVALSHA", script.sha, *tail))
         if isinstance(replies[0], NoScriptError):
-            replies = await self._replies(self._with_wait(("EVAL", script.text, *tail)))
+            replies = await self._exchange(("EVAL", script.text, *tail))
         for reply in replies:
             if isinstance(reply, RedisError):
-                raise _sorted(reply) from reply
+                raise await self._failed(reply) from reply
         if self._wait_ms and min(int(count) for count in replies[1]) < 1:
             raise StoreUnavailable(f"not yet on disk here and at one replica: WAITAOF {replies[1]}")
         return replies[0]
@@ -94,8 +98,32 @@ class RedisConnection:
     async def close(self) -> None:
         await self._client.aclose()
 
-    def _with_wait(self, command: Command) -> list[Command]:
-        return [command, ("WAITAOF", 1, 1, self._wait_ms)] if self._wait_ms else [command]
+    async def _exchange(self, command: Command) -> list[Any]:
+        """One command, and the WAITAOF behind it, packed in C: redis-py's asyncio connections pack
+        in Python, which costs 0.3 ms for a commit of 256 requests."""
+        commands = [command, ("WAITAOF", 1, 1, self._wait_ms)] if self._wait_ms else [command]
+        packed = b"".join(_pack(tuple(each)) for each in commands)
+        pool = self._client.connection_pool
+        try:
+            connection = await pool.get_connection()
+            try:
+                await connection.send_packed_command(packed, check_health=False)
+                return [await _reply(connection) for _ in commands]
+            except BaseException:
+                # A reply may still be on its way: nobody may take it for the next one's.
+                await connection.disconnect(nowait=True)
+                raise
+            finally:
+                await pool.release(connection)
+        except (RedisError, OSError) as error:
+            raise _sorted(error) from error
+
+    async def _failed(self, error: RedisError) -> StoreError:
+        failure = _sorted(error)
+        if isinstance(failure, StoreUnavailable):
+            # The next try looks the address up again: the master may be another machine by now.
+            await self._client.connection_pool.disconnect(inuse_connections=False)
+        return failure
 
     async def _replies(self, commands: Sequence[Command]) -> list[Any]:
         try:
@@ -105,6 +133,13 @@ class RedisConnection:
                 return await pipeline.execute(raise_on_error=False)
         except (RedisError, OSError) as error:
             raise _sorted(error) from error
+
+
+async def _reply(connection: Any) -> Any:
+    try:
+        return await connection.read_response()
+    except ResponseError as error:
+        return error
 
 
 def _sorted(error: Exception) -> StoreError:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 
+import msgpack
 import pytest
+from redis.exceptions import ResponseError
 
 from scheduler_svc.core.rows import Delta
 from scheduler_svc.store.keys import StoreKeys
+from scheduler_svc.store.redis_connection import Script
 from scheduler_svc.store.redis_store import open_store
 from scheduler_svc.store.state_store import Outcome, StoreCorrupt, StoreUnsuitable
 from tests.redis_process import RedisProcess, redis_binary, valkey_binary
 from tests.store_bench import (
+    OUTPUTS,
     REQUESTS,
     RUNNING,
     TTL_MS,
@@ -97,3 +101,52 @@ async def test_durability_without_an_aof_is_refused(bench: Bench, durability: st
     with pytest.raises(StoreUnsuitable, match="appendonly"):
         await store.check_server()
     await store.close()
+
+
+async def test_string_of_another_type_shows_as_torn_and_is_repaired(bench: Bench) -> None:
+    """The types of strings are not looked up first; the chain says that the commit is not done."""
+    assert bench.redis is not None
+    await lead(bench)
+    await bench.store.commit(make_commit(1, some_rows()), TTL_MS)
+    name = StoreKeys("t").row("n1", OUTPUTS)
+    bench.redis.delete(name)
+    bench.redis.hset(name, "not", "a string")
+    commit = make_commit(2, Delta(fields={REQUESTS: {"r9": b"x"}}, writes={OUTPUTS: (0, b"abcd")}))
+    with pytest.raises(StoreCorrupt):
+        await bench.store.commit(commit, TTL_MS)
+    bench.redis.delete(name)
+    assert (await bench.store.load()).is_torn
+    assert (await bench.store.commit(commit, TTL_MS)).outcome is Outcome.APPLIED
+    loaded = await bench.store.load()
+    assert not loaded.is_torn
+    assert loaded.rows.strings[OUTPUTS] == b"abcd"
+
+
+@pytest.mark.parametrize(
+    "groups, arguments",
+    [
+        (["FLUSHALL", 2, 1, 1], ["x"]),
+        (["HSET", 1, 1, 2], ["epoch", "0"]),  # the fence is nobody's row
+        (["HSET", 3, 1, 2], ["f", "v"]),  # there is no third key
+        (["HSET", 2, 1, 1], ["f"]),
+        (["HSET", 2, 1, 4], ["f", "v"]),
+        (["HSET", 2, 1, 2], ["f", "v", "left over"]),
+        (["ZADD", 2, 1, 2], ["1", "rank is text"]),
+        (["SETRANGE", 2, 1, 2], ["0", b"offset is text"]),
+    ],
+)
+async def test_malformed_operations_are_refused_before_any_write(
+    bench: Bench, groups: list[str | int], arguments: list[str | bytes | int]
+) -> None:
+    assert bench.redis is not None
+    await lead(bench)
+    keys = StoreKeys("t")
+    before = bench.redis.hgetall(keys.meta)
+    operations = msgpack.packb([groups, arguments], use_bin_type=False)
+    tail = ("A", "s0", "s0:1", "1:1:A", "", TTL_MS, 0, "", "n1", operations)
+    with pytest.raises(ResponseError, match="SEGUE"):
+        bench.redis.execute_command(
+            "EVAL", Script("commit").text, 2, keys.meta, "{segue:t}:n1:x", 1, *tail
+        )
+    assert bench.redis.hgetall(keys.meta) == before
+    assert not bench.redis.exists("{segue:t}:n1:x")
