@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from kernels.attention_metadata import AttentionMetadata
 from executor_svc.request_table import PlanError, RequestTable
+from kernels.attention_metadata import AttentionMetadata
 from segue.types import SchedulerOutput
 
 Int32Array = npt.NDArray[np.int32]

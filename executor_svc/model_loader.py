@@ -18,16 +18,14 @@ from executor_svc.kv_cache import KVCache
 from executor_svc.model_runner import ModelRunner
 from executor_svc.models.causal_lm import CausalLM
 from executor_svc.models.hand import HandModel
+from executor_svc.models.llama import build_llama
+from executor_svc.weights import ModelError, ReportProgress, Weights
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 DEFAULT_BLOCK_SIZE = 16
 DEFAULT_KV_CACHE_BYTES = 1 << 30
 
 ModelConfig = dict[str, Any]
-
-
-class ModelError(ValueError):
-    """The directory holds no model that this executor can serve."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -43,23 +41,36 @@ class LoadOptions:
     num_threads: int = 0  # 0: torch's choice
 
 
-def _build_hand_model(model_dir: Path, config: ModelConfig, dtype: torch.dtype) -> CausalLM:
+def _build_hand_model(
+    model_dir: Path, config: ModelConfig, dtype: torch.dtype, report: ReportProgress | None
+) -> CausalLM:
     return HandModel(
         vocab_size=int(config.get("vocab_size", 259)),
         max_model_len=int(config.get("max_position_embeddings", 0)),
     )
 
 
-BuildModel = Callable[[Path, ModelConfig, torch.dtype], CausalLM]
-MODEL_REGISTRY: dict[str, BuildModel] = {"segue_hand": _build_hand_model}
+def _build_llama(
+    model_dir: Path, config: ModelConfig, dtype: torch.dtype, report: ReportProgress | None
+) -> CausalLM:
+    return build_llama(config, Weights(model_dir, dtype, report), dtype)
 
 
-def load_model_runner(model_dir: str | Path, options: LoadOptions | None = None) -> ModelRunner:
+BuildModel = Callable[[Path, ModelConfig, torch.dtype, ReportProgress | None], CausalLM]
+# By config.json's model_type.
+MODEL_REGISTRY: dict[str, BuildModel] = {"segue_hand": _build_hand_model, "llama": _build_llama}
+
+
+def load_model_runner(
+    model_dir: str | Path,
+    options: LoadOptions | None = None,
+    report_progress: ReportProgress | None = None,
+) -> ModelRunner:
     """Loads the model and allocates its KV cache. Raises ModelError with a readable line."""
     options = options or LoadOptions()
     if options.num_threads:
         torch.set_num_threads(options.num_threads)
-    model = load_model(Path(model_dir), options.dtype)
+    model = load_model(Path(model_dir), options.dtype, report_progress)
     num_blocks = options.num_blocks
     if num_blocks is None:
         bytes_per_block = model.kv_cache_spec.bytes_per_block(options.block_size)
@@ -68,14 +79,16 @@ def load_model_runner(model_dir: str | Path, options: LoadOptions | None = None)
     return ModelRunner(model, kv_cache, options.max_model_len)
 
 
-def load_model(model_dir: Path, dtype: str = "auto") -> CausalLM:
+def load_model(
+    model_dir: Path, dtype: str = "auto", report_progress: ReportProgress | None = None
+) -> CausalLM:
     config = read_model_config(model_dir)
     model_type = str(config.get("model_type", ""))
     build = MODEL_REGISTRY.get(model_type)
     if build is None:
         known = ", ".join(sorted(MODEL_REGISTRY))
         raise ModelError(f"{model_dir}: model_type {model_type!r} is not one of {known}")
-    return build(model_dir, config, _torch_dtype(dtype, config))
+    return build(model_dir, config, _torch_dtype(dtype, config), report_progress)
 
 
 def read_model_config(model_dir: Path) -> ModelConfig:

@@ -1,4 +1,104 @@
-"""Ops on tensors: `reference` says what each one means, the other files are faster.
+"""Ops on tensors: `reference` says what each one means; this module checks shapes and picks.
 
-Knows nothing of ours; imports torch alone.
+Knows nothing of ours; imports torch alone. Invariant: who calls these functions does not know which
+file computes them.
 """
+
+from __future__ import annotations
+
+import torch
+
+from kernels import elementwise
+from kernels.attention_metadata import AttentionMetadata
+from kernels.cpu_attention import (
+    AttentionShape,
+    CpuAttentionPlan,
+    choose_tile_tokens,
+    cpu_paged_attention,
+    plan_cpu_attention,
+)
+from kernels.row_exact_linear import RowExactLinear
+
+__all__ = [
+    "AttentionMetadata",
+    "AttentionPlan",
+    "AttentionShape",
+    "RowExactLinear",
+    "add_rms_norm",
+    "choose_tile_tokens",
+    "paged_attention",
+    "plan_attention",
+    "reshape_and_cache",
+    "rms_norm",
+    "rotary_embedding",
+    "silu_and_mul",
+]
+
+AttentionPlan = CpuAttentionPlan
+
+
+def plan_attention(metadata: AttentionMetadata, shape: AttentionShape) -> AttentionPlan:
+    """What all layers of one step share; made once per step."""
+    num_rows = len(metadata.seq_lens)
+    assert metadata.cu_seqlens_q.shape == (num_rows + 1,)
+    assert metadata.block_tables.shape[0] == num_rows
+    assert metadata.block_tables.shape[1] * shape.block_size >= metadata.max_seqlen_k
+    return plan_cpu_attention(metadata, shape)
+
+
+def paged_attention(
+    query: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    plan: AttentionPlan,
+) -> torch.Tensor:
+    """See reference.paged_attention."""
+    shape = plan.shape
+    assert query.shape[1:] == (shape.num_heads, shape.head_dim)
+    assert key_cache.shape[1:] == (shape.block_size, shape.num_kv_heads, shape.head_dim)
+    assert value_cache.shape == key_cache.shape
+    assert key_cache.is_contiguous()
+    assert value_cache.is_contiguous()
+    return cpu_paged_attention(query, key_cache, value_cache, plan)
+
+
+def reshape_and_cache(
+    key: torch.Tensor,
+    value: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    slot_mapping: torch.Tensor,
+) -> None:
+    """See reference.reshape_and_cache."""
+    assert key.shape == value.shape
+    assert key.shape[1:] == key_cache.shape[2:]
+    assert slot_mapping.shape == (key.shape[0],)
+    elementwise.reshape_and_cache(key, value, key_cache, value_cache, slot_mapping)
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """See reference.rms_norm."""
+    assert x.shape[-1:] == weight.shape
+    return elementwise.rms_norm(x, weight, eps)
+
+
+def add_rms_norm(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """See reference.add_rms_norm."""
+    assert x.shape == residual.shape
+    assert x.shape[-1:] == weight.shape
+    return elementwise.add_rms_norm(x, residual, weight, eps)
+
+
+def rotary_embedding(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """See reference.rotary_embedding; cos and sin are [num_tokens, 1, head_dim / 2] here."""
+    assert cos.shape == (x.shape[0], 1, x.shape[2] // 2)
+    assert sin.shape == cos.shape
+    return elementwise.rotary_embedding(x, cos, sin)
+
+
+def silu_and_mul(x: torch.Tensor) -> torch.Tensor:
+    """See reference.silu_and_mul."""
+    assert x.shape[-1] % 2 == 0
+    return elementwise.silu_and_mul(x)

@@ -11,8 +11,8 @@ from typing import Protocol
 
 import torch
 
-from kernels.attention_metadata import AttentionMetadata
 from executor_svc.kv_cache import KVCache, KVCacheSpec
+from kernels.attention_metadata import AttentionMetadata
 
 
 class CausalLM(Protocol):

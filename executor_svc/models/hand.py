@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import torch
 
-from kernels.attention_metadata import AttentionMetadata
 from executor_svc.kv_cache import KVCache, KVCacheSpec
+from kernels.attention_metadata import AttentionMetadata
 
 NUM_BYTES = 256
 # Never drawn, but a logit bias can reach it, so that a test can end a request.

@@ -1,0 +1,61 @@
+"""One layer's self-attention over the paged cache.
+
+Knows its weights and the step's attention plan, no request. Invariant: the keys and values of all
+tokens of the batch are written before any token attends.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from kernels import (
+    AttentionPlan,
+    RowExactLinear,
+    paged_attention,
+    reshape_and_cache,
+    rotary_embedding,
+)
+
+
+@dataclass(slots=True, frozen=True)
+class AttentionInput:
+    """What the attention of every layer gets in one step."""
+
+    cos: torch.Tensor  # [num_tokens, 1, head_dim / 2]
+    sin: torch.Tensor
+    slot_mapping: torch.Tensor  # [num_tokens]
+    plan: AttentionPlan
+
+
+class Attention:
+    def __init__(
+        self,
+        qkv_projection: RowExactLinear,
+        out_projection: RowExactLinear,
+        num_heads: int,
+        head_dim: int,
+    ) -> None:
+        self._qkv_projection = qkv_projection
+        self._out_projection = out_projection
+        self._num_heads = num_heads
+        self._head_dim = head_dim
+
+    def __call__(
+        self,
+        hidden_states: torch.Tensor,  # [num_tokens, hidden_size]
+        key_cache: torch.Tensor,
+        value_cache: torch.Tensor,
+        step: AttentionInput,
+    ) -> torch.Tensor:
+        num_tokens = hidden_states.shape[0]
+        # [num_tokens, num_heads + 2 * num_kv_heads, head_dim]
+        qkv = self._qkv_projection(hidden_states).view(num_tokens, -1, self._head_dim)
+        num_kv_heads = (qkv.shape[1] - self._num_heads) // 2
+        rotated = rotary_embedding(qkv[:, :-num_kv_heads], step.cos, step.sin)
+        query, key = rotated[:, : self._num_heads], rotated[:, self._num_heads :]
+        value = qkv[:, -num_kv_heads:]
+        reshape_and_cache(key, value, key_cache, value_cache, step.slot_mapping)
+        output = paged_attention(query, key_cache, value_cache, step.plan)
+        return self._out_projection(output.view(num_tokens, -1))

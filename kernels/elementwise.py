@@ -1,0 +1,55 @@
+"""Norm, rotation, activation and cache writes in vectorised torch, bit by bit what stands alone.
+
+Knows nothing about models. Invariant: only operations whose result for an element does not depend
+on where in the tensor it stands. That excludes torch's silu, sigmoid and exp2: the end of a tensor
+goes through other code, with other last bits (measured; tests/kernels/test_elementwise.py).
+"""
+
+from __future__ import annotations
+
+import torch
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """See reference.rms_norm."""
+    wide = x.float()
+    scale = (wide * wide).mean(dim=-1, keepdim=True).add_(eps).rsqrt_()
+    return (wide * scale).to(x.dtype) * weight
+
+
+def add_rms_norm(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """See reference.add_rms_norm."""
+    added = x + residual
+    return rms_norm(added, weight, eps), added
+
+
+def rotary_embedding(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """See reference.rotary_embedding. cos and sin [num_tokens, 1, head_dim / 2]."""
+    half = x.shape[-1] // 2
+    first, second = x[..., :half], x[..., half:]
+    output = torch.empty(x.shape, dtype=x.dtype)
+    torch.sub(first * cos, second * sin, out=output[..., :half])
+    torch.add(second * cos, first * sin, out=output[..., half:])
+    return output
+
+
+def silu_and_mul(x: torch.Tensor) -> torch.Tensor:
+    """See reference.silu_and_mul."""
+    half = x.shape[-1] // 2
+    gate = x[:, :half].float().contiguous()
+    denominator = torch.neg(gate).exp_().add_(1.0)
+    return torch.div(gate, denominator, out=denominator).to(x.dtype) * x[:, half:]
+
+
+def reshape_and_cache(
+    key: torch.Tensor,
+    value: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    slot_mapping: torch.Tensor,
+) -> None:
+    """See reference.reshape_and_cache."""
+    key_cache.view(-1, *key_cache.shape[2:])[slot_mapping] = key
+    value_cache.view(-1, *value_cache.shape[2:])[slot_mapping] = value
