@@ -110,6 +110,17 @@ def test_h2_late_result_of_an_ended_generation_is_not_kept() -> None:
     assert open_stream(ledger, "s", SECOND) == []
 
 
+def test_h2_step_ids_that_start_over_find_no_old_results() -> None:
+    """After a wipe of Redis the lane counts from 1 again, in another generation."""
+    ledger = opened()
+    run(ledger, 1)
+    run(ledger, 2)
+    open_stream(ledger, "s", SECOND, next_step_id=1)
+    assert open_stream(ledger, "s", SECOND) == []
+    run(ledger, 1, SECOND)
+    assert open_stream(ledger, "s", SECOND) == [result(1, SECOND)]
+
+
 def test_h2_reset_is_taken_once_for_each_generation() -> None:
     ledger = opened()
     ledger.accept("s", plan(1))
