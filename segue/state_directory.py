@@ -51,6 +51,7 @@ class ServeRecord:
     deployment: str = ""
     schedulers: tuple[str, ...] = ()
     model: str = ""
+    has_chat_template: bool = False
     processes: tuple[ServedProcess, ...] = field(default=())
 
     def as_json(self) -> str:

@@ -1,0 +1,146 @@
+"""`segue serve`: Redis, schedulers, executors and gateways on this machine, kept running.
+
+Knows the order in which things are checked and started; what a service does is its own. Invariant:
+what can not work is one readable line and an exit code before anything has been changed, and when
+this command ends, nothing that it started runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from segue import embedded_redis
+from segue.config import add_flags, config_from
+from segue.console import Console
+from segue.embedded_redis import RedisUnusable
+from segue.model_files.model_directory import ModelDirectory, ModelDirectoryError
+from segue.process_identity import ProcessIdentity
+from segue.restart_report import RestartReport
+from segue.serve_config import ServeConfig
+from segue.serve_plan import PortTaken, ServePlan, make_plan
+from segue.serve_summary import summary_lines
+from segue.state_directory import (
+    ServeRecord,
+    StateDirectory,
+    StateDirectoryError,
+    default_state_directory,
+)
+from segue.state_identity import StateIdentity, StateMismatch, claim_state, forget_state
+from segue.supervisor import ChildFailed, StopRequested, Supervisor
+from segue.version import STATE_SCHEMA_VERSION
+
+if TYPE_CHECKING:
+    from argparse import _SubParsersAction  # pyright: ignore[reportPrivateUsage]
+
+LEFTOVER_GRACE_S = 3.0
+
+_READABLE = (
+    ModelDirectoryError,
+    StateDirectoryError,
+    RedisUnusable,
+    PortTaken,
+    StateMismatch,
+    ChildFailed,
+)
+
+
+def register(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = subparsers.add_parser(
+        "serve",
+        help="serve a model on this machine",
+        allow_abbrev=False,
+        epilog="Any other flag is the scheduler's: python -m scheduler_svc --help",
+    )
+    add_flags(parser, ServeConfig)
+    parser.set_defaults(func=run, takes_unknown=True)
+
+
+def run(args: argparse.Namespace) -> int:
+    config = config_from(ServeConfig, args)
+    try:
+        return asyncio.run(serve(config, args.unknown, Console()))
+    except _READABLE as error:
+        print(f"segue serve: {error}", file=sys.stderr)
+        return 1
+
+
+async def serve(config: ServeConfig, unknown: Sequence[str], console: Console) -> int:
+    """Until Ctrl-C or SIGTERM; raises one of `_READABLE` where it can not serve."""
+    started_at = time.monotonic()
+    model = ModelDirectory.load(_model_path(config, console))
+    fingerprint = model.fingerprint()
+    binary = None if config.redis_url else embedded_redis.find_redis()
+    model_name = (*config.served_model_name, model.path.name)[0]
+    path = config.state_dir or default_state_directory(model_name)
+    directory = StateDirectory.open(path.resolve())
+    try:
+        for leftover in directory.end_leftovers(LEFTOVER_GRACE_S):
+            console.say(f"ended what an earlier serve had left: {leftover}")
+        plan = make_plan(config, model.path)
+        if config.fresh:
+            await _forget(plan, directory)
+        report = RestartReport(plan.admin())
+        record = _record(plan, model)
+        async with Supervisor(directory, console, record, report.describe) as supervisor:
+            try:
+                if binary is not None:
+                    await supervisor.start(plan.redis(binary, directory.redis_path))
+                    await supervisor.wait_ready("redis")
+                elif not await embedded_redis.answers(plan.redis_url):
+                    raise RedisUnusable(f"no Redis answers at {plan.redis_url}")
+                identity = StateIdentity(fingerprint, config.block_size, STATE_SCHEMA_VERSION)
+                await claim_state(plan.redis_url, plan.deployment, identity)
+                await _start_services(supervisor, plan, unknown)
+                await report.note()
+                console.say(f"ready in {time.monotonic() - started_at:.1f} s")
+                for line in summary_lines(supervisor.record, directory.path):
+                    console.say(line)
+                await supervisor.run_until_stopped()
+            except StopRequested:
+                return 0
+    finally:
+        directory.close()
+    return 0
+
+
+async def _start_services(supervisor: Supervisor, plan: ServePlan, unknown: Sequence[str]) -> None:
+    """All at once: each finds its peers when they are there."""
+    specs = [*plan.schedulers(unknown), *plan.executors(), *plan.gateways()]
+    for spec in specs:
+        await supervisor.start(spec)
+    await supervisor.wait_ready(*(spec.name for spec in specs))
+
+
+async def _forget(plan: ServePlan, directory: StateDirectory) -> None:
+    directory.forget_redis()
+    if plan.config.redis_url:
+        await forget_state(plan.redis_url, plan.deployment)
+
+
+def _model_path(config: ServeConfig, console: Console) -> Path:
+    if config.model is not None:
+        return config.model.resolve()
+    from segue.model_files.demo_model import ensure_demo_model  # gguf is slow to import
+
+    return ensure_demo_model(say=console.say)
+
+
+def _record(plan: ServePlan, model: ModelDirectory) -> ServeRecord:
+    supervisor = ProcessIdentity.of(os.getpid())
+    assert supervisor is not None
+    return ServeRecord(
+        supervisor=supervisor,
+        url=plan.url,
+        redis_url=plan.redis_url,
+        deployment=plan.deployment,
+        schedulers=plan.scheduler_addresses,
+        model=plan.model_names[0],
+        has_chat_template=model.chat_template is not None,
+    )

@@ -1,0 +1,82 @@
+"""What `segue serve` can be told, and which of it each service is told in turn.
+
+Knows names of flags; checks no value that a service checks. Invariant: a flag that several services
+share stands here, so that they all get the same value; any other flag is the scheduler's.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+EXECUTOR_FLAGS = (
+    *("dtype", "kv_cache_bytes", "num_blocks", "num_cpu_blocks", "num_threads"),
+    *("block_size", "max_model_len", "heartbeat_s"),
+)
+SCHEDULER_FLAGS = (
+    *("policy", "log_steps", "block_size", "max_model_len", "lease_ttl_s", "heartbeat_s"),
+)
+GATEWAY_FLAGS = ("stall_s", "max_model_len", "lease_ttl_s", "heartbeat_s")
+
+
+@dataclass(slots=True, frozen=True)
+class ServeConfig:
+    """Flags of `segue serve`. None: the service's own default."""
+
+    model: Path | None = field(
+        default=None, metadata={"help": "model directory; without it the demo model is fetched"}
+    )
+    served_model_name: tuple[str, ...] = field(
+        default=(), metadata={"help": "names of the model in the API; default: its directory's"}
+    )
+    host: str = field(default="127.0.0.1", metadata={"help": "address to serve HTTP on"})
+    port: int = field(default=8000, metadata={"help": "port to serve HTTP on; 0: any free one"})
+    state_dir: Path | None = field(
+        default=None, metadata={"help": "state directory; default: one for each model"}
+    )
+    fresh: bool = field(default=False, metadata={"help": "discard the state that is there"})
+    redis_url: str = field(
+        default="", metadata={"help": "a Redis of your own instead of an embedded one"}
+    )
+    deployment: str = field(
+        default="", metadata={"help": "name in every Redis key; default: the model's"}
+    )
+    num_schedulers: int = field(default=1, metadata={"help": "one leads, the others stand by"})
+    num_executors: int = field(default=1, metadata={"help": "each is a lane with its own KV cache"})
+    num_gateways: int = field(default=1, metadata={"help": "on --port and the ports after it"})
+    policy: str | None = field(
+        default=None, metadata={"help": "unified | three_queue | module:Class"}
+    )
+    log_steps: bool = field(default=False, metadata={"help": "log one line for each step"})
+    dtype: str | None = field(default=None, metadata={"help": "auto | bfloat16 | float32"})
+    block_size: int = field(default=16, metadata={"help": "tokens in a KV cache block"})
+    kv_cache_bytes: int | None = field(default=None, metadata={"help": "of each executor"})
+    num_blocks: int | None = field(
+        default=None, metadata={"help": "KV cache blocks of each executor, instead of bytes"}
+    )
+    num_cpu_blocks: int | None = field(
+        default=None, metadata={"help": "blocks of each executor to swap out to"}
+    )
+    num_threads: int | None = field(default=None, metadata={"help": "of each executor"})
+    max_model_len: int | None = field(
+        default=None, metadata={"help": "tokens in prompt and output"}
+    )
+    lease_ttl_s: float | None = field(
+        default=None, metadata={"help": "a silent leader is replaced after"}
+    )
+    heartbeat_s: float | None = field(default=None, metadata={"help": "between two signs of life"})
+    stall_s: float | None = field(
+        default=None, metadata={"help": "not ready when nothing has moved for longer"}
+    )
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port <= 65535:
+            raise ValueError(f"--port: {self.port} is not a port")
+        for name in ("num_schedulers", "num_executors", "num_gateways", "block_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"--{name.replace('_', '-')}: at least 1 is needed")
+
+    def deployment_of(self, model_name: str) -> str:
+        """Redis keys take letters, digits, dot, underscore and dash."""
+        return self.deployment or re.sub(r"[^A-Za-z0-9._-]", "-", model_name)

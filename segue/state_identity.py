@@ -1,0 +1,76 @@
+"""Says whose state a Redis holds, so that no model is served on another one's.
+
+Knows one hash beside the scheduler's rows; knows nothing about the rows. Invariant: it is written
+where there is none, and never changed: another model, block size or schema needs a fresh state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any, cast
+
+from redis.exceptions import RedisError
+
+from segue.embedded_redis import RedisUnusable, connect
+
+_NAMES = {
+    "model_fingerprint": "another model",
+    "block_size": "another block size",
+    "schema_version": "another schema version",
+}
+
+
+class StateMismatch(Exception):
+    """The state is another one's; the message is one readable line."""
+
+
+@dataclass(slots=True, frozen=True)
+class StateIdentity:
+    """What a state can not be used without."""
+
+    model_fingerprint: str
+    block_size: int
+    schema_version: int
+
+
+async def claim_state(url: str, deployment: str, identity: StateIdentity) -> None:
+    """Raises StateMismatch where the deployment's state is of something else."""
+    expected = {name: str(value) for name, value in asdict(identity).items()}
+    client: Any = connect(url)
+    tag = f"{{segue:{deployment}}}"
+    try:
+        raw = cast("dict[bytes, bytes]", await client.hgetall(f"{tag}:identity"))
+        found = {name.decode(): value.decode() for name, value in raw.items()}
+        schema_version = cast("bytes | None", await client.hget(f"{tag}:meta", "schema_version"))
+        if schema_version is not None:
+            found["schema_version"] = schema_version.decode()
+        mismatches = [
+            name for name in expected if found.get(name, expected[name]) != expected[name]
+        ]
+        if mismatches:
+            raise StateMismatch(_line(mismatches, found, expected))
+        await client.hset(f"{tag}:identity", mapping=expected)
+    except (RedisError, OSError) as error:
+        raise RedisUnusable(f"{url}: {error}") from error
+    finally:
+        await client.aclose()
+
+
+async def forget_state(url: str, deployment: str) -> None:
+    """Removes every key of the deployment, for --fresh on a Redis that is not ours."""
+    client: Any = connect(url)
+    try:
+        async for key in client.scan_iter(match=f"{{segue:{deployment}}}:*", count=1000):
+            await client.unlink(key)
+    except (RedisError, OSError) as error:
+        raise RedisUnusable(f"{url}: {error}") from error
+    finally:
+        await client.aclose()
+
+
+def _line(mismatches: Iterable[str], found: dict[str, str], expected: dict[str, str]) -> str:
+    parts = [
+        f"{_NAMES[name]} ({found[name][:12]}, now {expected[name][:12]})" for name in mismatches
+    ]
+    return f"the state is of {' and of '.join(parts)}; --fresh discards it and starts anew"
