@@ -26,10 +26,10 @@ from scheduler_svc.service import SchedulerService
 from scheduler_svc.sessions import Sessions
 from scheduler_svc.store.redis_store import open_store
 from scheduler_svc.store.state_store import StateStore, StoreError
+from scheduler_svc.timed_codec import TimedCodec
 from segue.config import parse_config
 from segue.grpc_server import SCHEDULER_SERVICE, Health, bind, make_server
 from segue.v1 import scheduler_pb2_grpc
-from segue.wire import WireCodec
 
 log = logging.getLogger("segue.scheduler")
 STOP_GRACE_S = 2.0
@@ -46,7 +46,8 @@ async def lead(
     """Campaign, load, lead until stopped; raises Deposed when another leads."""
     acquired, leader_id = await lease.campaign()
     started = time.perf_counter()
-    core = EngineCore(config.engine_config(), WireCodec(), load_policy(config.policy))
+    codec = TimedCodec()
+    core = EngineCore(config.engine_config(), codec, load_policy(config.policy))
     loaded = await store.load()
     if loaded.is_torn:
         log.error("redis holds a commit that was begun and never done: all state is discarded")
@@ -63,7 +64,7 @@ async def lead(
     for item in config.executors:
         executor_id, _, address = item.partition("=")
         loop.post(Envelope(ExecutorRegistered(executor_id, address)))
-    serve_metrics(config.metrics_port, loop)
+    serve_metrics(config.metrics_port, loop, codec)
     service.loop = loop
     log.info(
         "leads: epoch %d, %d requests, %d lanes, loaded in %.0f ms",

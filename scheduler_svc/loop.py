@@ -57,7 +57,6 @@ class Timings:
     """Microseconds of this process spent in each part, summed since the start."""
 
     schedule_us: float = 0.0
-    encode_us: float = 0.0
     update_us: float = 0.0
     commit_us: float = 0.0
     emit_us: float = 0.0
