@@ -39,12 +39,14 @@ class LeaseKeeper:
         address: str,
         lease_ttl_s: float,
         *,
+        has_peers: bool = True,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._store = store
         self._scheduler_id = scheduler_id
         self._address = address
         self._lease_ttl_s = lease_ttl_s
+        self._has_peers = has_peers  # without any, nobody can be alive and not know it
         self._sleep = sleep
         self._held: LeaseHeld | None = None
         self._run_id = ""
@@ -110,7 +112,7 @@ class LeaseKeeper:
             self._courtesy_left_s = None
             return True
         if is_other_life or (self._courtesy_left_s is None and (leader is None or is_young)):
-            self._courtesy_left_s = self._lease_ttl_s
+            self._courtesy_left_s = self._lease_ttl_s if self._has_peers else 0.0
         return self._courtesy_left_s is not None and self._courtesy_left_s > 0
 
     async def _pause(self) -> None:

@@ -256,6 +256,22 @@ async def test_more_fields_than_lua_unpacks(bench: Bench) -> None:
     assert (loaded.hashes[BLOCKS], loaded.ranks[free_key]) == ({"0": b"0"}, {"0": 0})
 
 
+async def test_ten_thousand_requests_are_loaded(bench: Bench) -> None:
+    ids = [f"cmpl-{i:08d}" for i in range(10_000)]
+    delta = Delta(
+        fields={
+            REQUESTS: {name: b"RUNNING|e0|" + name.encode() for name in ids},
+            Key(Table.LOGPROBS, ids[7]): {"0": b"x"},
+        },
+        writes={Key(Table.OUTPUTS, name): (0, name.encode() * 4) for name in ids},
+    )
+    await lead(bench)
+    assert (await bench.store.commit(make_commit(1, delta), TTL_MS)).outcome is Outcome.APPLIED
+    expected = Rows()
+    expected.apply(delta)
+    assert await load_rows(bench) == expected
+
+
 def names() -> st.SearchStrategy[str]:
     return st.sampled_from(["a", "b", "ü:{}", "7"])
 

@@ -9,7 +9,7 @@ import pytest
 from redis import Redis
 
 from scheduler_svc.core.rows import Commit, CommitId, Delta
-from scheduler_svc.store import redis_connection
+from scheduler_svc.store import redis_connection, redis_store
 from scheduler_svc.store.redis_store import RedisStore, open_store
 from scheduler_svc.store.state_store import (
     LeaseAcquired,
@@ -141,3 +141,47 @@ async def test_replica_is_unavailable_for_commits(redis: RedisProcess, proxy: Tc
     assert (await store.commit(make_commit(2), TTL_MS)).outcome is Outcome.APPLIED
     client.close()
     await store.close()
+
+
+async def test_killed_server_comes_back_with_its_commits() -> None:
+    """kill -9 loses what is not written; an acknowledged commit was, if the AOF is on (H16)."""
+    binary = redis_binary() or valkey_binary()
+    if binary is None:
+        pytest.skip("no redis server here")
+    options = ("--appendonly", "yes", "--appendfsync", "everysec", "--save", "")
+    process = RedisProcess(binary, *options).start()
+    store = await open_leader(process.url)
+    commit = make_commit(2, Delta(fields={REQUESTS: {"r1": b"new"}}))
+    assert (await store.commit(commit, TTL_MS)).outcome is Outcome.APPLIED
+    process.kill()
+    with pytest.raises(StoreUnavailable):
+        await store.commit(make_commit(3), TTL_MS)
+    process.start()
+    assert (await store.commit(commit, TTL_MS)).outcome is Outcome.DUPLICATE
+    loaded = await store.load()
+    assert (loaded.last_commit, loaded.is_torn) == (commit.id, False)
+    assert loaded.rows.hashes[REQUESTS]["r1"] == b"new"
+    await store.close()
+    process.stop()
+
+
+async def test_commit_that_no_replica_has_is_not_acknowledged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`replicated`: applied here and not there is unknown, until a replica has it."""
+    binary = valkey_binary()
+    if binary is None:
+        pytest.skip("no server with WAITAOF here")
+    monkeypatch.setattr(redis_store, "WAIT_MS", 50)
+    process = RedisProcess(binary, "--appendonly", "yes", "--save", "").start()
+    store = open_store(process.url, "t", "replicated")
+    assert any("no replica" in warning for warning in await store.check_server())
+    with pytest.raises(StoreUnavailable, match="WAITAOF"):
+        await store.acquire(LeaseCandidate("s0", "A", "s0:1", TTL_MS))
+    with pytest.raises(StoreUnavailable, match="WAITAOF"):
+        await store.commit(make_commit(1, some_rows()), TTL_MS)
+    await store.close()
+    alone = await open_second_way(process)
+    assert (await alone.commit(make_commit(1, some_rows()), TTL_MS)).outcome is Outcome.DUPLICATE
+    await alone.close()
+    process.stop()

@@ -150,3 +150,20 @@ async def test_malformed_operations_are_refused_before_any_write(
         )
     assert bench.redis.hgetall(keys.meta) == before
     assert not bench.redis.exists("{segue:t}:n1:x")
+
+
+async def test_rows_are_where_meta_says(bench: Bench) -> None:
+    """So a whole state can be written beside the old one, and be switched to in one script."""
+    assert bench.redis is not None
+    keys = StoreKeys("t")
+    await lead(bench)
+    await bench.store.commit(make_commit(1, some_rows()), TTL_MS)
+    bench.redis.hset(keys.row("n2", REQUESTS), "r7", b"of n2")
+    bench.redis.hset(keys.meta, "namespace", "n2")
+    with pytest.raises(StoreCorrupt, match="namespace"):
+        await bench.store.commit(make_commit(2, Delta(dropped=[REQUESTS])), TTL_MS)
+    assert (await bench.store.load()).rows.hashes == {REQUESTS: {"r7": b"of n2"}}
+    delta = Delta(fields={REQUESTS: {"r8": b"x"}})
+    assert (await bench.store.commit(make_commit(2, delta), TTL_MS)).outcome is Outcome.APPLIED
+    assert bench.redis.hexists(keys.row("n2", REQUESTS), "r8")
+    assert not bench.redis.hexists(keys.row("n1", REQUESTS), "r8")

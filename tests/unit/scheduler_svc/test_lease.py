@@ -128,3 +128,11 @@ async def test_unavailable_store_is_tried_again() -> None:
     acquired, _ = await make_keeper(clock, store, "s0").campaign()
     assert acquired.epoch == 2
     assert not isinstance(acquired, LeaseHeld)
+
+
+async def test_only_scheduler_of_a_deployment_starts_at_once() -> None:
+    clock, store = make_world()
+    keeper = LeaseKeeper(store, "s0", "s0:1", LEASE_TTL_S, has_peers=False, sleep=clock.sleep)
+    started_s = clock.now_s
+    await keeper.campaign()
+    assert clock.now_s == started_s
