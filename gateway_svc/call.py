@@ -82,5 +82,9 @@ def request_id_of(call_id: str, choice: int) -> str:
     return f"{call_id}{CHOICE_SEPARATOR}{choice}"
 
 
+def call_id_of(request_id: str) -> str:
+    return request_id.rpartition(CHOICE_SEPARATOR)[0]
+
+
 def choice_index_of(request_id: str) -> int:
     return int(request_id.rpartition(CHOICE_SEPARATOR)[2])
