@@ -48,10 +48,18 @@ class StepWorker:
         """Does not wait for a step that runs."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
+    def _could_run_since_ns(self, plan: SchedulerOutput, accepted_ns: int) -> int:
+        """Since when compute waits for this step.
+
+        A request that was here before could have run since the last step ended, so the whole gap is
+        idle, whoever is slow. A step of new requests only could not run before it came.
+        """
+        if plan.scheduled_cached_reqs.request_ids:
+            return self._last_end_ns
+        return max(self._last_end_ns, accepted_ns)
+
     def _run(self, plan: SchedulerOutput, accepted_ns: int, must_reset: bool) -> ModelRunnerOutput:
-        # Time without a step to run is nobody's fault; idle is what lies between two that could
-        # have followed each other, or between a step's arrival and its start.
-        idle_us = (time.monotonic_ns() - max(self._last_end_ns, accepted_ns)) // 1000
+        idle_us = (time.monotonic_ns() - self._could_run_since_ns(plan, accepted_ns)) // 1000
         try:
             if self._step_delay_s:
                 time.sleep(self._step_delay_s)

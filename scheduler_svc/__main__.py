@@ -1,7 +1,7 @@
 """`python -m scheduler_svc`: builds the real store, lease, loop and server, and runs them.
 
-The only file that knows all parts. Invariant: whoever is no longer the leader ends this process with
-exit code 1, and is started again by whoever watches it.
+The only file that knows all parts. Invariant: who is no longer the leader ends this process with exit
+code 1, and is started again by whoever watches it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from scheduler_svc.store.state_store import StateStore, StoreError
 from scheduler_svc.timed_codec import TimedCodec
 from segue.config import parse_config
 from segue.grpc_server import SCHEDULER_SERVICE, Health, bind, make_server
-from segue.v1 import scheduler_pb2_grpc
 
 log = logging.getLogger("segue.scheduler")
 STOP_GRACE_S = 2.0
@@ -97,11 +96,13 @@ async def serve(config: SchedulerServiceConfig) -> int:
         log.error("%s", error)
         return 1
     address = config.advertise or config.listen
-    lease = LeaseKeeper(store, config.scheduler_id, address, config.lease_ttl_s)
+    lease = LeaseKeeper(
+        store, config.scheduler_id, address, config.lease_ttl_s, has_peers=config.has_peers
+    )
     sessions = Sessions()
     service = SchedulerService(config, sessions, lease)
     server = make_server()
-    scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server(service, server)
+    service.register(server)
     health = Health(server, [SCHEDULER_SERVICE])
     try:
         port = bind(server, config.listen)

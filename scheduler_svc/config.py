@@ -28,6 +28,10 @@ class SchedulerServiceConfig:
     scheduler_id: str = field(
         default="s0", metadata={"help": "stable identity: the same one takes its lease back"}
     )
+    has_peers: bool = field(
+        default=True,
+        metadata={"help": "another scheduler may hold more than a wiped Redis: let it speak first"},
+    )
     executors: tuple[str, ...] = field(
         default=(), metadata={"help": "static executors, as id=host:port, comma separated"}
     )

@@ -1,7 +1,7 @@
 """The scheduler's /metrics, with vLLM's names where vLLM has the number.
 
-Knows nothing about what the numbers decide: it reads them when asked. Invariant: counters are of this
-process, so a restart sets them back to zero and never below what was shown.
+Knows nothing about what the numbers decide: it reads them when asked. Invariant: counters are of
+this process, so a restart sets them back to zero, and nothing else ever lowers them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """SchedulerService over gRPC: moves messages between streams and the engine loop.
 
-Knows nothing about decisions; a scheduler without the lease answers UNAVAILABLE and names the leader
-in the trailing metadata `segue-leader`. Invariant: no handler changes state: it posts events, and
-what it sends was put into its session's queue after a commit.
+Knows nothing about decisions; a scheduler without the lease answers UNAVAILABLE and names the
+leader in the trailing metadata `segue-leader`. Invariant: no handler changes state: it posts
+events, and what it sends was put into its session's queue after a commit.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator
-from typing import NoReturn
+from typing import Any, NoReturn, cast
 
 import grpc
 
@@ -40,6 +40,7 @@ from segue.grpc_server import LEADER_METADATA
 from segue.v1 import scheduler_pb2, scheduler_pb2_grpc, types_pb2
 
 log = logging.getLogger("segue.scheduler")
+Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class SchedulerService(scheduler_pb2_grpc.SchedulerServiceServicer):
@@ -53,13 +54,17 @@ class SchedulerService(scheduler_pb2_grpc.SchedulerServiceServicer):
         self._lease = lease
         self.loop: EngineLoop | None = None
 
-    async def _refuse(self, context: grpc.aio.ServicerContext) -> NoReturn:
+    def register(self, server: grpc.aio.Server) -> None:
+        add = cast(Any, scheduler_pb2_grpc).add_SchedulerServiceServicer_to_server
+        add(self, server)
+
+    async def _refuse(self, context: Context) -> NoReturn:
         leader = self._lease.leader_address
         context.set_trailing_metadata(((LEADER_METADATA, leader),))
         await context.abort(grpc.StatusCode.UNAVAILABLE, f"not the leader; it is at {leader!r}")
         raise AssertionError("abort returns never")
 
-    async def _require_loop(self, context: grpc.aio.ServicerContext) -> EngineLoop:
+    async def _require_loop(self, context: Context) -> EngineLoop:
         if self.loop is None:
             await self._refuse(context)
         return self.loop
@@ -67,7 +72,7 @@ class SchedulerService(scheduler_pb2_grpc.SchedulerServiceServicer):
     async def Session(
         self,
         request_iterator: AsyncIterator[scheduler_pb2.SessionRequest],
-        context: grpc.aio.ServicerContext,
+        context: Context,
     ) -> AsyncIterator[scheduler_pb2.SessionResponse]:
         """One gateway's stream. A newer one of the same gateway ends it."""
         loop = await self._require_loop(context)
@@ -130,7 +135,7 @@ class SchedulerService(scheduler_pb2_grpc.SchedulerServiceServicer):
             session.end()
 
     async def Register(
-        self, request: scheduler_pb2.RegisterRequest, context: grpc.aio.ServicerContext
+        self, request: scheduler_pb2.RegisterRequest, context: Context
     ) -> scheduler_pb2.RegisterResponse:
         loop = await self._require_loop(context)
         if not request.executor_id or not request.address:
@@ -145,25 +150,25 @@ class SchedulerService(scheduler_pb2_grpc.SchedulerServiceServicer):
         return scheduler_pb2.RegisterResponse(leader=leader)
 
     async def GetStatus(
-        self, request: scheduler_pb2.GetStatusRequest, context: grpc.aio.ServicerContext
+        self, request: scheduler_pb2.GetStatusRequest, context: Context
     ) -> scheduler_pb2.GetStatusResponse:
         return status_message(await self._require_loop(context), self._config)
 
     async def Pause(
-        self, request: scheduler_pb2.PauseRequest, context: grpc.aio.ServicerContext
+        self, request: scheduler_pb2.PauseRequest, context: Context
     ) -> scheduler_pb2.PauseResponse:
         state = PauseState.PAUSED_ALL if request.pause_running else PauseState.PAUSED_NEW
         await (await self._require_loop(context)).ask(PauseChanged(state))
         return scheduler_pb2.PauseResponse(pause_state=state.value)
 
     async def Resume(
-        self, request: scheduler_pb2.ResumeRequest, context: grpc.aio.ServicerContext
+        self, request: scheduler_pb2.ResumeRequest, context: Context
     ) -> scheduler_pb2.ResumeResponse:
         await (await self._require_loop(context)).ask(PauseChanged(PauseState.UNPAUSED))
         return scheduler_pb2.ResumeResponse(pause_state=PauseState.UNPAUSED.value)
 
     async def ResetPrefixCache(
-        self, request: scheduler_pb2.ResetPrefixCacheRequest, context: grpc.aio.ServicerContext
+        self, request: scheduler_pb2.ResetPrefixCacheRequest, context: Context
     ) -> scheduler_pb2.ResetPrefixCacheResponse:
         loop = await self._require_loop(context)
         replies = await loop.ask(PrefixCacheReset(request.reset_running_requests))
@@ -171,7 +176,7 @@ class SchedulerService(scheduler_pb2_grpc.SchedulerServiceServicer):
         return scheduler_pb2.ResetPrefixCacheResponse(is_reset=is_reset)
 
     async def Drain(
-        self, request: scheduler_pb2.DrainRequest, context: grpc.aio.ServicerContext
+        self, request: scheduler_pb2.DrainRequest, context: Context
     ) -> scheduler_pb2.DrainResponse:
         loop = await self._require_loop(context)
         lane = loop.core.state.lanes.get(request.executor_id)

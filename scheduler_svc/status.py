@@ -1,6 +1,6 @@
 """The answer to GetStatus: who leads, and how each lane stands.
 
-Knows nothing about how it is asked for. Invariant: reads only; all of it is committed state, but for
+Knows nothing about how it is asked for. Invariant: reads only; all of it is committed state, except
 which executors are connected and this process's counters.
 """
 

@@ -14,7 +14,7 @@ log = logging.getLogger("segue.steps")
 
 
 def step_line(executor_id: str, plan: SchedulerOutput) -> str:
-    """For example `e0 step 12 epoch 3: budget left 2040, running 2 waiting 0, free 498; a:1 b:7`."""
+    """For example `e0 step 12 epoch 3: budget left 40, running 2 waiting 0, free 498; a:1 b:7`."""
     stats = plan.stats
     rows = " ".join(f"{r}:{n}" for r, n in plan.num_scheduled_tokens.items()) or "-"
     preempted = f"; preempted {' '.join(plan.preempted_req_ids)}" if plan.preempted_req_ids else ""

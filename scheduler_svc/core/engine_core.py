@@ -36,11 +36,11 @@ from scheduler_svc.core.intake import Intake
 from scheduler_svc.core.lane import Lane, PlannedStep
 from scheduler_svc.core.rows import Commit, CommitId, Rows
 from scheduler_svc.core.snapshot import Snapshot
-from segue.types import FinishReason, RequestOutput, StepKey
+from segue.types import FinishReason, RequestOutput, SchedulerOutput, StepKey
 
 
 class EngineCore:
-    """Everything the scheduler decides. One leader's life: `lead` first, then events and commits."""
+    """Everything the scheduler decides, for one leader's life: `lead`, then events and commits."""
 
     def __init__(self, config: EngineConfig, codec: Codec, make_policy: MakePolicy) -> None:
         self.state = EngineState(config, make_policy)
@@ -148,7 +148,7 @@ class EngineCore:
         return self._snapshot.has_changes()
 
     def take_touched(self) -> list[str]:
-        """Requests with rows or an end that their gateway may not have; call it after the commit."""
+        """Requests with rows or an end that their gateway may not have; for after the commit."""
         touched = list(self.state.touched)
         self.state.touched.clear()
         return touched
@@ -192,9 +192,8 @@ class EngineCore:
         self.state.dirty_lanes.add(lane.executor_id)
         for request_id in policy.take_ignored():
             self.state.note_finish(self.state.requests[request_id])
-        if not plan.num_scheduled_tokens and not plan.finished_req_ids:
-            if not plan.preempted_req_ids and not (plan.swap_in or plan.swap_out):
-                return False
+        if _says_nothing(plan):
+            return False
         step = PlannedStep(plan, self._codec.encode_step(plan))
         self.state.counters.num_preemptions += len(plan.preempted_req_ids)
         lane.planned.append(step)
@@ -249,3 +248,14 @@ class EngineCore:
                 is_reset = lane.policy.reset_prefix_cache(event.reset_running) and is_reset
                 self.state.dirty_lanes.add(lane.executor_id)
         return [CacheReset(is_reset)]
+
+
+def _says_nothing(plan: SchedulerOutput) -> bool:
+    """Neither work nor news for the executor: such a step is not made."""
+    return not (
+        plan.num_scheduled_tokens
+        or plan.finished_req_ids
+        or plan.preempted_req_ids
+        or plan.swap_in
+        or plan.swap_out
+    )

@@ -131,7 +131,7 @@ class EngineState:
             self.place(request)
 
     def withdraw(self, request: Request) -> None:
-        """Take a request that has not ended out of its place; blocks freed, output in flight dropped."""
+        """Take a request that has not ended out of its place; its output in flight is dropped."""
         lane = self.lane_of(request)
         if lane is None or lane.policy is None:
             self.unplaced.remove(request)

@@ -218,4 +218,4 @@ class Counters:
     num_generations: int = 0
     num_generations_ended: int = 0
     num_preemptions: int = 0
-    num_finished: dict[str, int] = field(default_factory=dict)
+    num_finished: dict[str, int] = field(default_factory=dict[str, int])

@@ -22,7 +22,7 @@ from segue.types import Capacity, FinishReason, Generation, StepKey
 
 
 class Generations:
-    """The handlers of the events that come from executors. Replies are due after the next commit."""
+    """The handlers of what comes from executors. Replies are due after the next commit."""
 
     def __init__(self, state: EngineState) -> None:
         self._state = state

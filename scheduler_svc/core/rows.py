@@ -57,12 +57,14 @@ class CommitId(NamedTuple):
 class Delta:
     """What one commit changes. Applied in the order of the fields below."""
 
-    dropped: list[Key] = field(default_factory=list)
-    removed_fields: dict[Key, list[str]] = field(default_factory=dict)
-    removed_ranks: dict[Key, list[str]] = field(default_factory=dict)
-    fields: dict[Key, dict[str, bytes]] = field(default_factory=dict)
-    ranks: dict[Key, dict[str, int]] = field(default_factory=dict)
-    writes: dict[Key, tuple[int, bytes]] = field(default_factory=dict)  # byte offset, bytes
+    dropped: list[Key] = field(default_factory=list[Key])
+    removed_fields: dict[Key, list[str]] = field(default_factory=dict[Key, list[str]])
+    removed_ranks: dict[Key, list[str]] = field(default_factory=dict[Key, list[str]])
+    fields: dict[Key, dict[str, bytes]] = field(default_factory=dict[Key, dict[str, bytes]])
+    ranks: dict[Key, dict[str, int]] = field(default_factory=dict[Key, dict[str, int]])
+    writes: dict[Key, tuple[int, bytes]] = field(  # byte offset, bytes
+        default_factory=dict[Key, tuple[int, bytes]]
+    )
 
     def is_empty(self) -> bool:
         return not (
@@ -89,9 +91,9 @@ class Commit:
 class Rows:
     """A whole state. An empty hash, sorted set or string is the same as none, as in Redis."""
 
-    hashes: dict[Key, dict[str, bytes]] = field(default_factory=dict)
-    ranks: dict[Key, dict[str, int]] = field(default_factory=dict)
-    strings: dict[Key, bytes] = field(default_factory=dict)
+    hashes: dict[Key, dict[str, bytes]] = field(default_factory=dict[Key, dict[str, bytes]])
+    ranks: dict[Key, dict[str, int]] = field(default_factory=dict[Key, dict[str, int]])
+    strings: dict[Key, bytes] = field(default_factory=dict[Key, bytes])
 
     def apply(self, delta: Delta) -> None:
         for key in delta.dropped:
@@ -109,9 +111,15 @@ class Rows:
                 if not table:
                     tables.pop(key, None)
         for key, values in delta.fields.items():
+            if not values:
+                continue
             self.hashes.setdefault(key, {}).update(values)
         for key, scores in delta.ranks.items():
+            if not scores:
+                continue
             self.ranks.setdefault(key, {}).update(scores)
         for key, (offset, data) in delta.writes.items():
+            if not data:
+                continue
             old = self.strings.get(key, b"").ljust(offset, b"\0")
             self.strings[key] = old[:offset] + data + old[offset + len(data) :]

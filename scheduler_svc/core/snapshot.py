@@ -46,7 +46,7 @@ class RequestMark:
 
 
 class Snapshot:
-    """Keeps what the store has (`RequestMark`s and step ids), so a delta holds only what changed."""
+    """Keeps what the store has (`RequestMark`s, step ids), so a delta holds only what changed."""
 
     def __init__(self, state: EngineState, codec: Codec) -> None:
         self._state = state
@@ -115,7 +115,8 @@ class Snapshot:
     def restore(self, rows: Rows) -> None:
         """Fill an empty state from rows."""
         state = self._state
-        assert not state.requests and not state.lanes
+        assert not state.requests
+        assert not state.lanes
         engine = rows.hashes.get(Key(Table.ENGINE), {})
         if engine:
             state.pause_state = PauseState(engine["pause_state"].decode())
