@@ -39,7 +39,16 @@ class RedisBinary:
     def command(self, directory: Path, port: int) -> tuple[str, ...]:
         return (
             *(str(self.path), "--port", str(port), "--bind", "127.0.0.1"),
-            *("--dir", str(directory), "--daemonize", "no", "--logfile", ""),
+            *(
+                "--dir",
+                str(directory),
+                "--daemonize",
+                "no",
+                "--logfile",
+                "",
+                "--loglevel",
+                "warning",
+            ),
             *("--appendonly", "yes", "--appendfsync", "everysec", "--save", ""),
             *("--maxmemory-policy", "noeviction"),
         )

@@ -13,7 +13,6 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from types import TracebackType
-from typing import Any
 
 from segue.child import Child, ChildGuard, ChildSpec
 from segue.console import Console
@@ -112,12 +111,14 @@ class Supervisor:
     async def wait_ready(self, *names: str) -> None:
         """Raises StopRequested or ChildFailed where it comes to that first."""
         begun = time.monotonic()
+        said_at = begun
         while waiting := [name for name in names if not self._lives[name].is_ready.is_set()]:
-            ready = asyncio.gather(*(self._lives[name].is_ready.wait() for name in waiting))
-            await self._first(ready, WAITING_LINE_S)
-            if not ready.done() or ready.cancelled():
-                elapsed = time.monotonic() - begun
-                self._console.say(f"waiting for {', '.join(waiting)} ({elapsed:.0f} s)")
+            await _wait_first(self._lives[waiting[0]].is_ready, self._stopping)
+            self._check()
+            now = time.monotonic()
+            if now - said_at > WAITING_LINE_S:
+                said_at = now
+                self._console.say(f"waiting for {', '.join(waiting)} ({now - begun:.0f} s)")
 
     async def run_until_stopped(self) -> None:
         """From now on whatever dies is started again, for ever."""
@@ -132,17 +133,6 @@ class Supervisor:
             await asyncio.gather(*(self._stop_one(life) for life in lives))
         self._guard.close()
         self._directory.remove_record()
-
-    async def _first(self, awaited: asyncio.Future[Any], timeout_s: float) -> None:
-        stopping = asyncio.ensure_future(self._stopping.wait())
-        try:
-            await asyncio.wait(
-                {awaited, stopping}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
-            )
-        finally:
-            stopping.cancel()
-            awaited.cancel()
-        self._check()
 
     def _check(self) -> None:
         if self._failure is not None:
@@ -219,6 +209,14 @@ class Supervisor:
             life.child.send(signal.SIGKILL)
         with contextlib.suppress(asyncio.CancelledError):
             await ended
+
+
+async def _wait_first(*events: asyncio.Event) -> None:
+    """Until one of them is set, or a moment has passed."""
+    tasks = [asyncio.create_task(event.wait()) for event in events]
+    await asyncio.wait(tasks, timeout=1.0, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        task.cancel()
 
 
 def _cancel(task: asyncio.Task[None] | None) -> None:

@@ -1,0 +1,80 @@
+"""The Python files of the repository, parsed, for the tests that read code.
+
+Knows paths and syntax trees; knows no rule. Invariant: generated code is not among them.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import tokenize
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("segue", "gateway_svc", "scheduler_svc", "executor_svc", "kernels")
+OTHER_ROOTS = ("tests", "scripts", "examples")
+GENERATED = ROOT / "segue" / "v1"
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """One file. `module` is its dotted name, of a package for an `__init__.py`."""
+
+    path: Path
+    module: str
+    text: str
+    tree: ast.Module
+
+    @property
+    def name(self) -> str:
+        return str(self.path.relative_to(ROOT))
+
+    @property
+    def is_production(self) -> bool:
+        return self.path.relative_to(ROOT).parts[0] in PACKAGES
+
+    def functions(self) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield node
+
+    def comments(self) -> list[tuple[int, str, bool]]:
+        """(line, text, whether it has the line for itself)."""
+        lines = self.text.splitlines()
+        return [
+            (token.start[0], token.string, lines[token.start[0] - 1].lstrip().startswith("#"))
+            for token in tokenize.generate_tokens(io.StringIO(self.text).readline)
+            if token.type == tokenize.COMMENT
+        ]
+
+    def imports(self) -> Iterator[str]:
+        """Dotted names as they stand, and for `from a import b` both `a` and `a.b`."""
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Import):
+                yield from (alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                assert node.level == 0, f"{self.name}:{node.lineno}: relative import"
+                assert node.module is not None
+                yield node.module
+                yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+@cache
+def source_files() -> tuple[SourceFile, ...]:
+    paths = [
+        path
+        for root in (*PACKAGES, *OTHER_ROOTS)
+        for path in sorted((ROOT / root).rglob("*.py"))
+        if not path.is_relative_to(GENERATED)
+    ]
+    return tuple(_parse(path) for path in paths)
+
+
+def _parse(path: Path) -> SourceFile:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+    text = path.read_text(encoding="utf-8")
+    return SourceFile(path, module, text, ast.parse(text, str(path)))
