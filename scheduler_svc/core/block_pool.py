@@ -1,14 +1,14 @@
 """The blocks of one executor: free list, reference counts, and the prefix cache by hash.
 
 Knows nothing about requests. Invariant: a block is in the free list exactly if nobody references
-it; a block in the free list may still have its hash, and loses it when it is popped (lazy eviction).
+it; one in the free list may still have its hash, and loses it when it is popped (lazy eviction).
 The free list's order is vLLM's, since it decides what stays cached (specification 7.3).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from scheduler_svc.core.journal import Journal
 
@@ -42,8 +42,15 @@ class KVCacheBlock:
         self.next: KVCacheBlock | None = None
 
 
+class HashListener(Protocol):
+    """Is told when hashes go. Must change nothing."""
+
+    def block_removed(self, block_hash: bytes) -> None: ...
+    def cache_cleared(self) -> None: ...
+
+
 class FreeBlockQueue:
-    """Doubly linked, so that a hit takes a block from the middle in O(1). Ranks follow the order."""
+    """Doubly linked: a hit takes a block from the middle in O(1). Ranks follow the order."""
 
     def __init__(self) -> None:
         self._head = KVCacheBlock(0)
@@ -53,7 +60,8 @@ class FreeBlockQueue:
 
     def _insert(self, block: KVCacheBlock, before: KVCacheBlock, rank: int) -> None:
         after = before.prev
-        assert after is not None and block.rank is None
+        assert after is not None
+        assert block.rank is None
         after.next, block.prev, block.next, before.prev = block, after, before, block
         block.rank = rank
         self.num_free += 1
@@ -66,7 +74,8 @@ class FreeBlockQueue:
     def append_ranked(self, block: KVCacheBlock, rank: int) -> None:
         """Append with a rank of its own, which must be above the last one's."""
         last = self._tail.prev
-        assert last is not None and (last.rank is None or last.rank < rank)
+        assert last is not None
+        assert last.rank is None or last.rank < rank
         self._insert(block, self._tail, rank)
 
     def prepend(self, block: KVCacheBlock) -> None:
@@ -75,14 +84,17 @@ class FreeBlockQueue:
         self._insert(block, first, 1 if first.rank is None else first.rank - 1)
 
     def remove(self, block: KVCacheBlock) -> None:
-        assert block.rank is not None and block.prev is not None and block.next is not None
+        assert block.rank is not None
+        assert block.prev is not None
+        assert block.next is not None
         block.prev.next, block.next.prev = block.next, block.prev
         block.prev = block.next = block.rank = None
         self.num_free -= 1
 
     def pop(self) -> KVCacheBlock:
         first = self._head.next
-        assert first is not None and first is not self._tail
+        assert first is not None
+        assert first is not self._tail
         self.remove(first)
         return first
 
@@ -96,11 +108,12 @@ class FreeBlockQueue:
 class BlockPool:
     """`num_blocks` includes block 0, the null block, which is never handed out."""
 
-    def __init__(self, num_blocks: int, journal: Journal, *, enable_caching: bool = True) -> None:
+    def __init__(
+        self, num_blocks: int, journal: Journal, listener: HashListener | None = None
+    ) -> None:
         self.blocks = [KVCacheBlock(block_id) for block_id in range(num_blocks)]
-        self._journal = journal
+        self._listener = listener
         self._dirty = journal.blocks
-        self._enable_caching = enable_caching
         self._next_registration = 1
         self.cached: dict[bytes, list[KVCacheBlock]] = {}
         self.free_queue = FreeBlockQueue()
@@ -142,7 +155,8 @@ class BlockPool:
 
     def register(self, block: KVCacheBlock, block_hash: bytes) -> None:
         """Make a full block hittable; its content is written by a step that is being planned."""
-        assert block.block_hash is None and block.ref_cnt > 0
+        assert block.block_hash is None
+        assert block.ref_cnt > 0
         block.block_hash = block_hash
         block.registration = self._next_registration
         self._next_registration += 1
@@ -155,6 +169,8 @@ class BlockPool:
         siblings.remove(block)
         if not siblings:
             del self.cached[block.block_hash]
+        if self._listener is not None:
+            self._listener.block_removed(block.block_hash)
         block.block_hash = None
         block.registration = 0
         self._dirty.add(block.block_id)
@@ -162,8 +178,8 @@ class BlockPool:
     def release(self, blocks: Iterable[KVCacheBlock]) -> None:
         """Drop a reference on each, in this order (specification 7.3: a table's last block first).
 
-        Those without a hash come to the front of the free list, as a group in this order; those with
-        one to its end.
+        Those without a hash come to the front of the free list, as a group in this order; those
+        with one to its end.
         """
         without_hash: list[KVCacheBlock] = []
         for block in blocks:
@@ -183,9 +199,14 @@ class BlockPool:
         """Forget all hashes, keeping the free list's order; only while no block is in use."""
         if self.free_queue.num_free != len(self.blocks) - 1:
             return False
-        for blocks in list(self.cached.values()):
-            for block in list(blocks):
-                self.unregister(block)
+        for blocks in self.cached.values():
+            for block in blocks:
+                block.block_hash = None
+                block.registration = 0
+                self._dirty.add(block.block_id)
+        self.cached.clear()
+        if self._listener is not None:
+            self._listener.cache_cleared()
         return True
 
     def forget_all(self) -> None:

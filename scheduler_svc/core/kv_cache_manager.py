@@ -7,6 +7,8 @@ look-up changes nothing (specification 7.1 and 7.2).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
 
 from scheduler_svc.core.block_pool import BlockPool, KVCacheBlock
 from scheduler_svc.core.journal import Journal
@@ -14,14 +16,47 @@ from scheduler_svc.core.request import Request
 from scheduler_svc.core.scheduler_config import SchedulerConfig
 
 
+class CacheListener(Protocol):
+    """Is told what happens in the prefix cache (rules/kv_events.py). Must change nothing."""
+
+    def blocks_stored(self, request: Request, first: int, end: int, block_size: int) -> None: ...
+    def block_removed(self, block_hash: bytes) -> None: ...
+    def cache_cleared(self) -> None: ...
+
+
+@dataclass(slots=True)
+class AdmissionNeed:
+    """What an admission needs beyond its new tokens. `num_kept_blocks` have to stay free.
+
+    `registers`: full blocks are hittable at once; not so where the KV comes while other steps run.
+    """
+
+    hits: Sequence[KVCacheBlock] = ()
+    num_external_tokens: int = 0
+    num_lookahead_tokens: int = 0
+    num_kept_blocks: int = 0
+    registers: bool = True
+    _num_free_hits: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._num_free_hits = sum(block.ref_cnt == 0 for block in self.hits)
+
+    def num_blocks_beyond(self, num_blocks: int, request: Request) -> int:
+        """How many free blocks are used up by a table of `num_blocks`."""
+        return num_blocks - len(request.block_ids) - len(self.hits) + self._num_free_hits
+
+
 class KVCacheManager:
-    def __init__(self, config: SchedulerConfig, journal: Journal) -> None:
+    def __init__(
+        self, config: SchedulerConfig, journal: Journal, listener: CacheListener | None = None
+    ) -> None:
         self._block_size = config.block_size
         self._max_model_len = config.max_model_len
         self._enable_caching = config.enable_prefix_caching
         self._drop_last_hit = config.eagle_drop_last_block
         self._journal = journal
-        self.pool = BlockPool(config.num_gpu_blocks, journal)
+        self._listener = listener
+        self.pool = BlockPool(config.num_gpu_blocks, journal, listener)
 
     def num_blocks_for(self, num_tokens: int) -> int:
         return -(-min(num_tokens, self._max_model_len) // self._block_size)
@@ -44,79 +79,94 @@ class KVCacheManager:
             hits.pop()
         return hits
 
-    def can_hold_whole(
-        self, request: Request, hits: Sequence[KVCacheBlock], num_watermark_blocks: int
-    ) -> bool:
+    def can_hold_whole(self, request: Request, need: AdmissionNeed, num_watermark: int) -> bool:
         """Room for all tokens known of a request that is to be admitted; nothing is reserved."""
-        need = self.num_blocks_for(len(request.all_token_ids)) - len(hits)
-        need += sum(block.ref_cnt == 0 for block in hits) + num_watermark_blocks
-        return need <= self.pool.num_free_blocks
+        num_blocks = self.num_blocks_for(len(request.all_token_ids))
+        beyond = need.num_blocks_beyond(num_blocks, request)
+        return beyond + num_watermark <= self.pool.num_free_blocks
 
     def allocate_slots(
-        self,
-        request: Request,
-        num_new_tokens: int,
-        hits: Sequence[KVCacheBlock] = (),
-        *,
-        num_lookahead_tokens: int = 0,
-        num_kept_blocks: int = 0,
+        self, request: Request, num_new_tokens: int, num_lookahead_tokens: int = 0
     ) -> list[KVCacheBlock] | None:
-        """Blocks for the next `num_new_tokens` tokens, appended to the request's table after the hits.
+        """Blocks for a running request's next tokens, appended to its table; None: no room.
 
         Full blocks of known tokens become hittable at once: the step that is being planned writes
-        them before anything reads them (rule 3). `num_kept_blocks` have to stay free. Returns the
-        new blocks (without the hits), or None if there is no room.
+        them before anything reads them (rule 3). Returns the new blocks.
         """
+        end = request.num_computed_tokens + num_new_tokens
+        num_new = self.num_blocks_for(end + num_lookahead_tokens) - len(request.block_ids)
+        blocks: list[KVCacheBlock] = []
+        if num_new > 0:
+            if num_new > self.pool.num_free_blocks:
+                return None
+            blocks = self.pool.allocate(num_new)
+            request.block_ids.extend([block.block_id for block in blocks])
+        self.register_full_blocks(request, min(end, len(request.all_token_ids)))
+        return blocks
+
+    def allocate_admission(
+        self, request: Request, num_new_tokens: int, need: AdmissionNeed
+    ) -> bool:
+        """The same for a waiting request: the hits come first in its table. False: no room."""
+        hits = need.hits
         num_computed = request.num_computed_tokens + len(hits) * self._block_size
-        end = num_computed + num_new_tokens
-        table_size = len(request.block_ids) + len(hits)
-        num_new = max(0, self.num_blocks_for(end + num_lookahead_tokens) - table_size)
-        need = num_new
-        for block in hits:
-            if block.ref_cnt == 0:
-                need += 1
-        if need + num_kept_blocks > self.pool.free_queue.num_free:
-            return None
+        end = min(num_computed + need.num_external_tokens, self._max_model_len) + num_new_tokens
+        num_blocks = self.num_blocks_for(end + need.num_lookahead_tokens)
+        beyond = max(0, need.num_blocks_beyond(num_blocks, request))
+        if beyond + need.num_kept_blocks > self.pool.num_free_blocks:
+            return False
         if hits:
             self.pool.touch(hits)
-            request.block_ids.extend(block.block_id for block in hits)
+            request.block_ids.extend([block.block_id for block in hits])
             request.num_registered_blocks = len(hits)
-        if num_new:
-            blocks = self.pool.allocate(num_new)
-            request.block_ids.extend(block.block_id for block in blocks)
-        else:
-            blocks = []
-        self.register_full_blocks(request, min(end, len(request.all_token_ids)))
+        num_new = num_blocks - len(request.block_ids)
+        if num_new > 0:
+            request.block_ids.extend([b.block_id for b in self.pool.allocate(num_new)])
+        if need.registers:
+            self.register_full_blocks(request, min(end, len(request.all_token_ids)))
         self._journal.requests[request.request_id] = request
-        return blocks
+        return True
 
     def register_full_blocks(self, request: Request, num_tokens: int) -> None:
         """Make the full blocks within the first `num_tokens` tokens hittable."""
         num_full = num_tokens // self._block_size
-        if not self._enable_caching or num_full <= request.num_registered_blocks:
+        first = request.num_registered_blocks
+        if num_full <= first or not self._enable_caching:
             return
-        for index in range(request.num_registered_blocks, num_full):
+        for index in range(first, num_full):
             block = self.pool.blocks[request.block_ids[index]]
             self.pool.register(block, request.block_hashes[index])
         request.num_registered_blocks = num_full
+        if self._listener is not None:
+            self._listener.blocks_stored(request, first, num_full, self._block_size)
 
     def unregister_from(self, request: Request, first_index: int) -> None:
         """Take back what a step that is undone has registered (PROTOCOL.md H20)."""
-        for index in range(first_index, request.num_registered_blocks):
-            block = self.pool.blocks[request.block_ids[index]]
+        self.evict(request.block_ids[first_index : request.num_registered_blocks])
+        request.num_registered_blocks = min(request.num_registered_blocks, first_index)
+
+    def evict(self, block_ids: Sequence[int]) -> None:
+        """These blocks do not hold what their hashes say."""
+        for block_id in block_ids:
+            block = self.pool.blocks[block_id]
             if block.block_hash is not None:
                 self.pool.unregister(block)
-        request.num_registered_blocks = min(request.num_registered_blocks, first_index)
 
     def free(self, request: Request) -> None:
         """Give back the whole table, its last block first; hashes stay until a block is popped."""
-        if not request.block_ids:
-            return
-        blocks = self.pool.blocks
-        self.pool.release([blocks[block_id] for block_id in reversed(request.block_ids)])
-        request.block_ids = []
+        if request.block_ids:
+            self.free_table(self.take_table(request))
+
+    def take_table(self, request: Request) -> list[int]:
+        """The request's table, which is the caller's from now on."""
+        table, request.block_ids = request.block_ids, []
         request.num_registered_blocks = 0
         self._journal.requests[request.request_id] = request
+        return table
+
+    def free_table(self, block_ids: Sequence[int]) -> None:
+        blocks = self.pool.blocks
+        self.pool.release([blocks[block_id] for block_id in reversed(block_ids)])
 
     def restore_registered(self, request: Request) -> None:
         """Count the blocks of a restored table that are registered: a prefix of it."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import Enum, IntEnum
 from hashlib import blake2b
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 from segue.types import Finish, FinishReason, Submission, TokenLogprobs
 
 HASH_SEED = b"segue"
+EXTRA_FLAGS = ("drains_elsewhere", "is_loading", "is_load_finished", "has_load_failed")
 
 
 class RequestStatus(IntEnum):
@@ -24,6 +26,8 @@ class RequestStatus(IntEnum):
     RUNNING = 1
     PREEMPTED = 2
     SWAPPED = 3
+    WAITING_FOR_GRAMMAR = 4
+    WAITING_FOR_REMOTE_KVS = 5
     FINISHED_STOPPED = 10
     FINISHED_LENGTH_CAPPED = 11
     FINISHED_ABORTED = 12
@@ -36,6 +40,28 @@ FINISHED_STATUS = {
     FinishReason.ABORT: RequestStatus.FINISHED_ABORTED,
     FinishReason.ERROR: RequestStatus.FINISHED_ERROR,
 }
+
+
+BLOCKED_STATUS = (RequestStatus.WAITING_FOR_GRAMMAR, RequestStatus.WAITING_FOR_REMOTE_KVS)
+
+
+class GrammarState(Enum):
+    """What became of a request's grammar. REFUSED: it failed to compile, and the scheduler saw it."""
+
+    NONE = ""
+    COMPILING = "compiling"
+    READY = "ready"
+    FAILED = "failed"
+    REFUSED = "refused"
+
+
+@dataclass(slots=True, frozen=True)
+class MultiModalItem:
+    """An image or the like: `length` placeholder tokens from `offset` on, one embedding for each."""
+
+    offset: int
+    length: int
+    item_hash: str
 
 
 class QueueName(Enum):
@@ -60,9 +86,15 @@ class Request:
         "drop_stale_output",
         "finish",
         "finished_at_ms",
+        "grammar_state",
+        "has_load_failed",
         "is_deferred",
+        "is_load_finished",
+        "is_loading",
         "is_prefill_chunk",
         "lane_id",
+        "max_total_tokens",
+        "mm_items",
         "next_decode_eligible_step",
         "num_cached_tokens",
         "num_computed_tokens",
@@ -84,13 +116,29 @@ class Request:
         "submission",
     )
 
-    def __init__(self, submission: Submission, *, block_size: int) -> None:
+    def __init__(
+        self,
+        submission: Submission,
+        *,
+        block_size: int,
+        mm_items: tuple[MultiModalItem, ...] = (),
+        has_grammar: bool = False,
+    ) -> None:
         self.submission = submission
         self.request_id = submission.request_id
         self.all_token_ids = list(submission.prompt_token_ids)
         self.num_prompt_tokens = len(self.all_token_ids)
         self.priority_key = (submission.priority, submission.arrival_unix_ms, self.request_id)
+        self.max_total_tokens = self.num_prompt_tokens + submission.sampling_params.max_tokens
         self.status = RequestStatus.WAITING
+        self.grammar_state = GrammarState.NONE
+        if has_grammar:
+            self.status = RequestStatus.WAITING_FOR_GRAMMAR
+            self.grammar_state = GrammarState.COMPILING
+        self.mm_items = mm_items
+        self.is_loading = False  # KV comes from elsewhere, and was not taken over yet
+        self.is_load_finished = False
+        self.has_load_failed = False
         self.lane_id = ""
         self.owner = ""
         self.queue: QueueName | None = None
@@ -141,8 +189,8 @@ class Request:
     def update_block_hashes(self) -> None:
         """Extend the chain over the blocks that are full now (specification 7.1).
 
-        A block's hash covers its predecessor's, its tokens, the adapter, and in the first block the
-        cache salt.
+        A block's hash covers its predecessor's, its tokens, the adapter, the multimodal items in it,
+        and in the first block the cache salt.
         """
         hashes, size = self.block_hashes, self._block_size
         num_full = len(self.all_token_ids) // size
@@ -150,9 +198,16 @@ class Request:
             digest = blake2b(hashes[-1] if hashes else HASH_SEED, digest_size=16)
             digest.update(array("i", self.all_token_ids[index * size : (index + 1) * size]))
             digest.update(self._hash_extra)
+            if self.mm_items:
+                self._hash_items(digest, index * size)
             if index == 0:
                 digest.update(b"\0" + self.submission.cache_salt.encode())
             hashes.append(digest.digest())
+
+    def _hash_items(self, digest: blake2b, start: int) -> None:
+        for item in self.mm_items:
+            if item.offset < start + self._block_size and item.offset + item.length > start:
+                digest.update(f"\0mm:{item.item_hash}:{item.offset - start}".encode())
 
     def set_output(self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs]) -> None:
         """Replace the whole output; what was cut off loses its hashes."""
@@ -170,7 +225,9 @@ class Request:
 
     def revive(self) -> None:
         """A finished request goes on: its end is undone, and what is in flight does not count."""
-        assert self.is_finished and self.queue is None and not self.block_ids
+        assert self.is_finished
+        assert self.queue is None
+        assert not self.block_ids
         self.status = RequestStatus.PREEMPTED
         self.finish = None
         self.finished_at_ms = 0
@@ -179,10 +236,20 @@ class Request:
         self.is_prefill_chunk = False
         self.num_stale_output_tokens = self.num_in_flight_tokens
         self.drop_stale_output = self.num_in_flight_tokens > 0
+        self.drains_elsewhere = self.num_in_flight_tokens > 0
 
     def extra_state(self) -> dict[str, Any]:
         """What only some requests have; stored beside the fixed columns."""
-        return {"drains_elsewhere": True} if self.drains_elsewhere else {}
+        if self.grammar_state is GrammarState.NONE and not (
+            self.drains_elsewhere or self.is_loading
+        ):
+            return {}
+        extra: dict[str, Any] = {name: True for name in EXTRA_FLAGS if getattr(self, name)}
+        if self.grammar_state is not GrammarState.NONE:
+            extra["grammar"] = self.grammar_state.value
+        return extra
 
     def restore_extra_state(self, extra: dict[str, Any]) -> None:
-        self.drains_elsewhere = bool(extra.get("drains_elsewhere", False))
+        for name in EXTRA_FLAGS:
+            setattr(self, name, name in extra)
+        self.grammar_state = GrammarState(extra.get("grammar", ""))

@@ -38,6 +38,17 @@ class SchedulerConfig:
     num_lookahead_tokens: int = 0
     draft_slots_per_request: int = 0
     eagle_drop_last_block: bool = False
+    max_concurrent_batches: int | None = None
+    pipeline_parallel_size: int = 1
+    v2_model_runner: bool = False
+    max_loras: int = 0
+    encoder_compute_budget: int = 0
+    encoder_cache_size: int = 0
+    disable_chunked_mm_input: bool = False
+    throttles_prefills: bool = False
+    kv_load_failure_policy: str = "recompute"
+    defer_block_free: bool = False
+    drop_stale_output_on_preemption: bool = False
     strict: bool = False
 
     def __post_init__(self) -> None:
@@ -55,6 +66,14 @@ class SchedulerConfig:
     @property
     def token_budget(self) -> int:
         return self.max_num_scheduled_tokens or self.max_num_batched_tokens
+
+    @property
+    def max_steps_in_flight(self) -> int:
+        return self.max_concurrent_batches or (2 if self.async_scheduling else 1)
+
+    @property
+    def staggers_decodes(self) -> bool:
+        return self.async_scheduling and self.v2_model_runner and self.pipeline_parallel_size > 1
 
     @property
     def num_watermark_blocks(self) -> int:

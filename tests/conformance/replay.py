@@ -11,6 +11,7 @@ import argparse
 import gzip
 import json
 import sys
+import traceback
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -55,7 +56,11 @@ def replay(path: Path) -> Verdict:
         kind = event["e"]
         if kind == "end":
             break
-        decided = getattr(driver, kind)(event) or {}
+        try:
+            decided = getattr(driver, kind)(event) or {}
+        except Exception:  # noqa: BLE001 - a scheduler that fails is a mismatch, not the end
+            verdict.mismatch = f"  {kind} {event.get('step', '')} failed:\n{traceback.format_exc()}"
+            return verdict
         expected = without_empty(event.get("expect", {}))
         if decided != expected:
             verdict.mismatch = describe(event, decided, expected, list(before))

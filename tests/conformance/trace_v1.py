@@ -11,7 +11,8 @@ from zlib import crc32
 
 from scheduler_svc.core.events import PauseState
 from scheduler_svc.core.journal import Journal
-from scheduler_svc.core.request import Request
+from scheduler_svc.core.request import MultiModalItem, Request
+from scheduler_svc.core.rules.kv_events import BlockRemoved, BlocksStored, KVEvent, KVEventLog
 from scheduler_svc.core.scheduler_config import SchedulerConfig
 from scheduler_svc.core.unified.scheduler import UnifiedScheduler
 from segue.types import (
@@ -25,6 +26,7 @@ from segue.types import (
     Submission,
     Usage,
 )
+from tests.conformance.scripted_connector import ScriptedConnector
 
 GENERATION = Generation(1, 1)
 CONFIG_KEYS = (
@@ -44,8 +46,22 @@ CONFIG_KEYS = (
     "watermark",
     "async_scheduling",
     "num_spec_tokens",
+    "max_concurrent_batches",
+    "pipeline_parallel_size",
+    "v2_model_runner",
+    "max_loras",
+    "encoder_compute_budget",
+    "encoder_cache_size",
+    "disable_chunked_mm_input",
+    "kv_load_failure_policy",
 )
-DERIVED_KEYS = ("num_lookahead_tokens", "draft_slots_per_request", "eagle_drop_last_block")
+DERIVED_KEYS = (
+    "num_lookahead_tokens",
+    "draft_slots_per_request",
+    "eagle_drop_last_block",
+    "defer_block_free",
+    "drop_stale_output_on_preemption",
+)
 PAUSE_STATES = {
     "UNPAUSED": PauseState.UNPAUSED,
     "PAUSED_NEW": PauseState.PAUSED_NEW,
@@ -65,9 +81,20 @@ class V1Trace:
         self.config = SchedulerConfig(
             **{key: config[key] for key in CONFIG_KEYS},
             **{key: derived[key] for key in DERIVED_KEYS},
+            throttles_prefills=True,
             strict=True,
         )
-        self.scheduler = UnifiedScheduler("lane", self.config, self.requests, Journal())
+        self.connector = ScriptedConnector() if config["kv_role"] else None
+        self.events = KVEventLog() if config["kv_events"] else None
+        self.scheduler = UnifiedScheduler(
+            "lane",
+            self.config,
+            self.requests,
+            Journal(),
+            connector=self.connector,
+            listener=self.events,
+        )
+        self._labels: dict[bytes, int] = {}
         self._plans: dict[int, SchedulerOutput] = {}
         self._finished_since: set[str] = set()
         self._cached_told: set[str] = set()
@@ -91,8 +118,18 @@ class V1Trace:
             adapter=str(req["lora"]) if req.get("lora") else "",
             skip_reading_prefix_cache=bool(req.get("skip_reading_prefix_cache")),
         )
-        request = Request(submission, block_size=self.config.block_size)
+        request = Request(
+            submission,
+            block_size=self.config.block_size,
+            mm_items=tuple(
+                MultiModalItem(item["offset"], item["length"], item["hash"])
+                for item in req.get("mm", ())
+            ),
+            has_grammar=bool(req.get("grammar")),
+        )
         request.lane_id = "lane"
+        if self.connector is not None:
+            self.connector.add(req)
         self.requests[request.request_id] = request
         self.scheduler.add_request(request)
 
@@ -105,6 +142,13 @@ class V1Trace:
         self._finished_since.add(request.request_id)
         return {"found": True}
 
+    def grammar(self, event: dict[str, Any]) -> dict[str, Any]:
+        request = self.requests.get(event["id"])
+        if request is None or request.is_finished:
+            return {}
+        self.scheduler.features.grammar_wait.report(request, is_ready=event["ok"])
+        return {"found": True}
+
     def pause(self, event: dict[str, Any]) -> None:
         self.scheduler.set_pause_state(PAUSE_STATES[event["state"].upper()])
 
@@ -113,7 +157,10 @@ class V1Trace:
         return without_empty({"ok": is_reset})
 
     def schedule(self, event: dict[str, Any]) -> dict[str, Any]:
+        self.scheduler.set_prefill_throttle(event.get("throttle_prefills", False))
         plan = self.scheduler.schedule(StepKey(event["step"], 1), GENERATION)
+        draft = self.scheduler.last_draft
+        assert draft is not None
         self._plans[event["step"]] = plan
         counts = plan.num_scheduled_tokens
         cached = plan.scheduled_cached_reqs
@@ -132,6 +179,9 @@ class V1Trace:
             "spec": plan.draft_token_ids,
             "preempted": plan.preempted_req_ids,
             "finished": sorted(plan.finished_req_ids),
+            "encoder": draft.encoder_inputs,
+            "free_mm": draft.freed_encoder_hashes,
+            "sync_kv_load": draft.has_sync_load,
             "running_q": [request.request_id for request in self.scheduler.lane.running],
         }
         return without_empty(decided | self._memory())
@@ -172,6 +222,8 @@ class V1Trace:
             first_output_indices=[plan.output_indices[i] for i in rows],
             sampled_token_ids=[sampled[i] for i in rows],
         )
+        if self.connector is not None:
+            self.connector.report(event["model"].get("kv", {}))
         outputs = self.scheduler.update_from_output(plan, result, now_ms=1)
         self._finished_since |= {o.request_id for o in outputs if o.finish}
         decided = {
@@ -188,6 +240,8 @@ class V1Trace:
                 for request in self.scheduler.lane.running
             ],
         }
+        if self.events is not None:
+            decided["kv_events"] = [self._event(item) for item in self.events.take()]
         if not any(decided["prefix_stats"]):
             decided["prefix_stats"] = []
         self._finished_since.clear()
@@ -201,7 +255,23 @@ class V1Trace:
             row["finish"] = output.finish.reason.value
             if output.finish.stop_reason is not None:
                 row["stop_reason"] = output.finish.stop_reason
+            if self.connector is not None and output.request_id in self.connector.sending:
+                row["kv_transfer_params"] = {"from": output.request_id}
         if output.request_id not in self._cached_told:
             self._cached_told.add(output.request_id)
             row["cached_tokens"] = output.num_cached_tokens
         return row
+
+    def _label(self, block_hash: bytes) -> int:
+        return self._labels.setdefault(block_hash, len(self._labels))
+
+    def _event(self, event: KVEvent) -> list[Any]:
+        match event:
+            case BlocksStored():
+                parent = None if event.parent_hash is None else self._label(event.parent_hash)
+                labels = [self._label(block_hash) for block_hash in event.block_hashes]
+                return ["stored", parent, labels, list(event.token_ids)]
+            case BlockRemoved():
+                return ["removed", [self._label(event.block_hash)]]
+            case _:
+                return ["cleared"]

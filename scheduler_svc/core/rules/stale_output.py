@@ -7,11 +7,11 @@ more that was planned before, unless that is to be dropped and comes from the sa
 from __future__ import annotations
 
 from scheduler_svc.core.request import Request
-from scheduler_svc.core.rules.admission import Verdict
+from scheduler_svc.core.rules.rule import Rule, Verdict
 from scheduler_svc.core.unified.step_draft import StepDraft
 
 
-class StaleOutputWait:
+class StaleOutputWait(Rule):
     def check(self, request: Request, draft: StepDraft) -> Verdict:
         del draft
         if request.num_stale_output_tokens == 0:

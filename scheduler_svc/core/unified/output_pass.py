@@ -6,27 +6,34 @@ for it when its step was planned, which is the number of outputs the request has
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from scheduler_svc.core.request import Request, RequestStatus
 from scheduler_svc.core.stop_check import check_stop
+from scheduler_svc.core.unified.features import Features
 from scheduler_svc.core.unified.lane_state import LaneState
 from segue.types import (
     Finish,
+    FinishReason,
     ModelRunnerOutput,
     RequestOutput,
     SchedulerOutput,
     TokenLogprobs,
+    Usage,
 )
 
 FinishForeign = Callable[[Request, Finish, int], None]
 
 
 class OutputPass:
-    def __init__(self, lane: LaneState, requests: dict[str, Request], lane_id: str) -> None:
+    def __init__(
+        self, lane: LaneState, requests: dict[str, Request], lane_id: str, features: Features
+    ) -> None:
         self._lane = lane
         self._requests = requests
         self._lane_id = lane_id
+        self._features = features
+        self._rules = features.rules
         self._max_model_len = lane.config.max_model_len
         self._is_async = lane.config.async_scheduling
 
@@ -37,6 +44,53 @@ class OutputPass:
         now_ms: int,
         finish_foreign: FinishForeign,
     ) -> list[RequestOutput]:
+        features = self._features
+        report = None
+        if features.remote_kv is not None:
+            report = features.remote_kv.connector.take_report()
+        passed_over: Collection[str] = ()
+        failed: list[Request] = []
+        if report is not None and report.invalid_block_ids:
+            passed_over, failed = features.load_failures.apply(
+                report.invalid_block_ids, plan.num_scheduled_tokens
+            )
+
+        def end(request: Request, finish: Finish) -> None:
+            if request.lane_id != self._lane_id:
+                finish_foreign(request, finish, now_ms)
+                return
+            request.set_finished(finish, now_ms)
+            self._lane.leave(request)
+
+        outputs = self._take_rows(plan, result, passed_over, end)
+        for request in features.grammar_wait.take_refused():
+            outputs.append(self._fail(request, "its grammar does not compile", now_ms))
+        for request in failed:
+            outputs.append(self._fail(request, "its KV could not be loaded", now_ms))
+        if features.deferred_frees is not None:
+            features.deferred_frees.step_processed()
+        if report is not None:
+            assert features.remote_kv is not None
+            features.remote_kv.take_finished(report, self._requests)
+        return outputs
+
+    def cancel(self, plan: SchedulerOutput) -> None:
+        """The step will never answer."""
+        for request_id, num_scheduled in plan.num_scheduled_tokens.items():
+            request = self._requests.get(request_id)
+            if request is not None:
+                self.settle(request, num_scheduled)
+        if self._features.deferred_frees is not None:
+            self._features.deferred_frees.step_processed()
+
+    def _take_rows(
+        self,
+        plan: SchedulerOutput,
+        result: ModelRunnerOutput,
+        passed_over: Collection[str],
+        end: Callable[[Request, Finish], None],
+    ) -> list[RequestOutput]:
+        """`passed_over`: requests whose row is void, since what they read was not there."""
         rows = {request_id: index for index, request_id in enumerate(result.request_ids)}
         outputs: list[RequestOutput] = []
         for request_id, num_scheduled in plan.num_scheduled_tokens.items():
@@ -45,22 +99,23 @@ class OutputPass:
                 continue
             is_stale, is_dropped = self.settle(request, num_scheduled)
             row = rows.get(request_id)
-            if request.is_finished or is_dropped or row is None:
+            if request.is_finished or is_dropped or request_id in passed_over:
                 continue
-            tokens = result.sampled_token_ids[row]
+            tokens = result.sampled_token_ids[row] if row is not None else []
             if not is_stale:
                 num_drafts = len(plan.draft_token_ids.get(request_id, ()))
                 self._count_drafts(request, num_drafts, len(tokens))
+            for processed in self._rules.processed:
+                processed(request)
+            if row is None:
+                continue
             assert result.first_output_indices[row] == request.num_output_tokens
             logprobs = result.logprobs.get(request_id, [])
             output = self._append(request, tokens, logprobs, is_stale=is_stale)
             outputs.append(output)
             if output.finish is not None:
-                self._end(request, output.finish, now_ms, finish_foreign)
+                end(request, output.finish)
         return outputs
-
-    def request(self, request_id: str) -> Request | None:
-        return self._requests.get(request_id)
 
     def settle(self, request: Request, num_scheduled: int) -> tuple[bool, bool]:
         """A row has been answered, or never will be. Returns (it was stale, it is to be dropped).
@@ -121,11 +176,14 @@ class OutputPass:
             request.num_cached_tokens or 0,
         )
 
-    def _end(
-        self, request: Request, finish: Finish, now_ms: int, finish_foreign: FinishForeign
-    ) -> None:
-        if request.lane_id != self._lane_id:
-            finish_foreign(request, finish, now_ms)
-            return
+    def _fail(self, request: Request, message: str, now_ms: int) -> RequestOutput:
+        """End a request of this lane with an error."""
+        usage = Usage(
+            request.num_prompt_tokens, request.num_output_tokens, request.num_cached_tokens or 0
+        )
+        finish = Finish(FinishReason.ERROR, usage, message=message)
         request.set_finished(finish, now_ms)
         self._lane.leave(request)
+        return RequestOutput(
+            request.request_id, request.num_output_tokens, (), (), finish, usage.num_cached_tokens
+        )

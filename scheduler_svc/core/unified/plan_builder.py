@@ -7,6 +7,7 @@ know, once (rule 3); `num_computed_tokens` counts this step's tokens from now on
 from __future__ import annotations
 
 from scheduler_svc.core.request import Request
+from scheduler_svc.core.rules.rule import RuleBook
 from scheduler_svc.core.unified.lane_state import LaneState
 from scheduler_svc.core.unified.step_draft import StepDraft
 from segue.types import (
@@ -20,8 +21,9 @@ from segue.types import (
 
 
 class PlanBuilder:
-    def __init__(self, lane: LaneState) -> None:
+    def __init__(self, lane: LaneState, rules: RuleBook) -> None:
         self._lane = lane
+        self._rules = rules
         self._is_async = lane.config.async_scheduling
         self._num_spec_tokens = lane.config.num_spec_tokens
 
@@ -29,6 +31,8 @@ class PlanBuilder:
         self, draft: StepDraft, key: StepKey, generation: Generation, traceparent: str
     ) -> SchedulerOutput:
         lane = self._lane
+        for planned in self._rules.planned:
+            planned(draft)
         plan = SchedulerOutput(
             key.step_id,
             key.epoch,
@@ -74,6 +78,8 @@ class PlanBuilder:
             if request.is_prefill_chunk:
                 continue
             output_indices[request_id] = num_known - request.num_prompt_tokens
+            for samples in self._rules.samples:
+                samples(request, draft)
             if is_async:
                 num_drafts = len(draft.drafts.get(request_id, ()))
                 request.num_output_placeholders += 1 + num_drafts

@@ -12,14 +12,14 @@ class PrefixStats:
     """Requests, queried tokens and hit tokens: first admissions, then those after a preemption."""
 
     def __init__(self) -> None:
-        self._counts = [0] * 6
+        self.counts = [0] * 6
 
     def add(self, request: Request, num_hit_tokens: int) -> None:
         start = 3 if request.num_preemptions else 0
-        self._counts[start] += 1
-        self._counts[start + 1] += len(request.all_token_ids)
-        self._counts[start + 2] += num_hit_tokens
+        self.counts[start] += 1
+        self.counts[start + 1] += len(request.all_token_ids)
+        self.counts[start + 2] += num_hit_tokens
 
     def take(self) -> list[int]:
-        counts, self._counts = self._counts, [0] * 6
+        counts, self.counts = self.counts, [0] * 6
         return counts

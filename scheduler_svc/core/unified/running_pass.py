@@ -8,20 +8,23 @@ from __future__ import annotations
 
 from scheduler_svc.core.kv_cache_manager import KVCacheManager
 from scheduler_svc.core.request import Request
+from scheduler_svc.core.unified.features import Features
 from scheduler_svc.core.unified.lane_state import LaneState
 from scheduler_svc.core.unified.step_draft import StepDraft
 
 
 class RunningPass:
-    def __init__(self, lane: LaneState) -> None:
+    def __init__(self, lane: LaneState, features: Features) -> None:
         self._lane = lane
+        self._rules = features.rules
+        self._deferred_frees = features.deferred_frees
         self._config = lane.config
         self._kv: KVCacheManager = lane.kv
         self._draft_slots = lane.config.draft_slots_per_request
         self._is_priority = lane.config.policy == "priority"
         self._cursor = 0
 
-    def run(self, draft: StepDraft, step_counter: int) -> None:
+    def run(self, draft: StepDraft) -> None:
         """Walk `running` from the front. n = 0 is passed over; no room ends the walk."""
         running = self._lane.running
         self._cursor = 0
@@ -30,13 +33,19 @@ class RunningPass:
                 break
             request = running[self._cursor]
             self._cursor += 1
-            if step_counter < request.next_decode_eligible_step:
+            if not self._may_run(request, draft):
                 continue
             num_tokens = self._num_tokens(request, draft)
             if num_tokens == 0:
                 continue
             if not self._allocate(request, num_tokens, draft):
                 break
+
+    def _may_run(self, request: Request, draft: StepDraft) -> bool:
+        for may_run in self._rules.may_run:  # noqa: SIM110 - a loop costs less than a generator
+            if not may_run(request, draft):
+                return False
+        return True
 
     def _num_tokens(self, request: Request, draft: StepDraft) -> int:
         """How far the request wants to catch up, within the step's limits; 0: not in this step."""
@@ -51,7 +60,7 @@ class RunningPass:
         num_tokens += placeholders - computed
         if 0 < draft.long_prefill_cap < num_tokens:
             num_tokens = draft.long_prefill_cap
-        return max(
+        num_tokens = max(
             0,
             min(
                 num_tokens,
@@ -60,17 +69,24 @@ class RunningPass:
                 self._config.max_model_len - computed - 1,
             ),
         )
+        for clamp in self._rules.clamp:
+            num_tokens = clamp(request, computed, num_tokens)
+        return num_tokens
 
     def _allocate(self, request: Request, num_tokens: int, draft: StepDraft) -> bool:
         """Give the request its blocks, at the cost of others if need be; false: the walk ends."""
         registered_before = request.num_registered_blocks
         while True:
             blocks = self._kv.allocate_slots(
-                request, num_tokens, num_lookahead_tokens=self._config.num_lookahead_tokens
+                request, num_tokens, self._config.num_lookahead_tokens
             )
             if blocks is not None:
                 break
             victim = self._choose_victim()
+            if self._deferred_frees is not None and (
+                self._deferred_frees.has_pending or victim.num_in_flight_tokens > 0
+            ):
+                return False
             self._preempt(victim, draft)
             if victim is request:
                 return False
@@ -83,6 +99,8 @@ class RunningPass:
             draft.new_blocks[request_id] = blocks
         if request.spec_token_ids:
             self._schedule_drafts(request, num_tokens, draft)
+        for scheduled in self._rules.scheduled:
+            scheduled(request, draft)
         return True
 
     def _schedule_drafts(self, request: Request, num_tokens: int, draft: StepDraft) -> None:
@@ -108,6 +126,8 @@ class RunningPass:
                 self._cursor -= 1
             if victim.request_id in draft.num_scheduled_tokens:
                 draft.undo(victim, self._draft_slots)
+                for undone in self._rules.undone:
+                    undone(victim, draft)
                 if not self._config.strict:
                     first = draft.registered_before[victim.request_id]
                     self._kv.unregister_from(victim, first)

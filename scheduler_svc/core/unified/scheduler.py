@@ -17,13 +17,14 @@ from typing import Any
 from scheduler_svc.core.block_pool import BlockRow
 from scheduler_svc.core.events import PauseState
 from scheduler_svc.core.journal import Journal
+from scheduler_svc.core.kv_cache_manager import CacheListener
 from scheduler_svc.core.policy import SchedulingPolicy
 from scheduler_svc.core.request import QueueName, Request
-from scheduler_svc.core.rules.admission import AdmissionRule
+from scheduler_svc.core.rules.kv_connector import KVConnector
 from scheduler_svc.core.rules.long_prefill_cap import long_prefill_cap
-from scheduler_svc.core.rules.stale_output import StaleOutputWait
 from scheduler_svc.core.scheduler_config import SchedulerConfig
 from scheduler_svc.core.unified.admission_pass import AdmissionPass
+from scheduler_svc.core.unified.features import Features
 from scheduler_svc.core.unified.lane_state import LaneState
 from scheduler_svc.core.unified.output_pass import OutputPass
 from scheduler_svc.core.unified.plan_builder import PlanBuilder
@@ -41,29 +42,39 @@ from segue.types import (
 
 
 class UnifiedScheduler(SchedulingPolicy):
+    """`last_draft` has what a plan does not carry (yet): encoder inputs, whether KV is loaded."""
+
     def __init__(
-        self, lane_id: str, config: SchedulerConfig, requests: dict[str, Request], journal: Journal
+        self,
+        lane_id: str,
+        config: SchedulerConfig,
+        requests: dict[str, Request],
+        journal: Journal,
+        *,
+        connector: KVConnector | None = None,
+        listener: CacheListener | None = None,
     ) -> None:
         super().__init__(lane_id, config, requests, journal)
-        self.lane = LaneState(config, journal)
+        self.lane = LaneState(config, journal, listener)
+        self.features = features = Features(self.lane, connector)
         self.prefix_stats = PrefixStats()
         self.pause_state = PauseState.UNPAUSED
+        self.last_draft: StepDraft | None = None
         self._step_counter = 0
-        rules: list[AdmissionRule] = [StaleOutputWait()]
-        self._running_pass = RunningPass(self.lane)
-        self._admission_pass = AdmissionPass(self.lane, rules, self.prefix_stats)
-        self._output_pass = OutputPass(self.lane, requests, lane_id)
-        self._plan_builder = PlanBuilder(self.lane)
+        self._running_pass = RunningPass(self.lane, features)
+        self._admission_pass = AdmissionPass(self.lane, features, self.prefix_stats)
+        self._plan_builder = PlanBuilder(self.lane, features.rules)
+        self._output_pass = OutputPass(self.lane, requests, lane_id, features)
 
     @property
     def max_steps_in_flight(self) -> int:
-        return 2 if self.config.async_scheduling else 1
+        return self.config.max_steps_in_flight
 
     def schedule(
         self, key: StepKey, generation: Generation, traceparent: str = ""
     ) -> SchedulerOutput:
         draft = self._begin_step()
-        self._running_pass.run(draft, self._step_counter)
+        self._running_pass.run(draft)
         self._admission_pass.run(draft, self.pause_state)
         self._check_limits(draft)
         return self._plan_builder.build(draft, key, generation, traceparent)
@@ -76,7 +87,11 @@ class UnifiedScheduler(SchedulingPolicy):
         if self.pause_state is PauseState.PAUSED_ALL:
             token_budget = 0
         cap = long_prefill_cap(config, num_requests)
-        return StepDraft(token_budget, config.max_num_batched_tokens, cap)
+        draft = StepDraft(self._step_counter, token_budget, config.max_num_batched_tokens, cap)
+        for begin_step in self.features.rules.begin_step:
+            begin_step(draft)
+        self.last_draft = draft
+        return draft
 
     def _check_limits(self, draft: StepDraft) -> None:
         assert draft.token_budget >= 0
@@ -108,24 +123,30 @@ class UnifiedScheduler(SchedulingPolicy):
         self.lane.leave(request)
 
     def cancel_step(self, plan: SchedulerOutput) -> None:
-        for request_id, num_scheduled in plan.num_scheduled_tokens.items():
-            request = self._output_pass.request(request_id)
-            if request is not None:
-                self._output_pass.settle(request, num_scheduled)
+        self._output_pass.cancel(plan)
 
     def preempt_all(self, *, drop_output: bool = False) -> None:
         lane = self.lane
-        while lane.running:
-            lane.preempt(lane.running.pop(), drop_output=drop_output)
-        for request in list(lane.holding):
-            lane.release(request)
-            lane.waiting.prepend(request)
+        for request in reversed(list(lane.holding)):
+            lane.stop_loading(request)
+        self._preempt_running(drop_output=drop_output)
+
+    def _preempt_running(self, *, drop_output: bool) -> None:
+        running = self.lane.running
+        while running:
+            self.lane.preempt(running.pop(), drop_output=drop_output)
 
     def end_generation(self) -> None:
+        lane = self.lane
         self.preempt_all()
-        self.lane.kv.pool.forget_all()
-        self.lane.finished_ids.clear()  # the executor's table went with the generation
-        self.lane.preempted_ids.clear()
+        for request in self.requests.values():  # those that ended and were still to be sent
+            if request.is_finished and request.lane_id == self.lane_id and request.block_ids:
+                lane.kv.free(request)
+        for forget_all in self.features.rules.forget_all:
+            forget_all()
+        lane.kv.pool.forget_all()
+        lane.finished_ids.clear()  # the executor's table went with the generation
+        lane.preempted_ids.clear()
 
     def release_with_drop(self, request: Request) -> None:
         self.lane.release(request)
@@ -136,6 +157,7 @@ class UnifiedScheduler(SchedulingPolicy):
         taken = [*lane.holding, *lane.waiting]
         for request in taken:
             lane.queue_of(request).remove(request)
+            request.drains_elsewhere = request.num_in_flight_tokens > 0
         return taken
 
     def has_work(self) -> bool:
@@ -164,17 +186,24 @@ class UnifiedScheduler(SchedulingPolicy):
     def set_pause_state(self, state: PauseState) -> None:
         self.pause_state = state
 
+    def set_prefill_throttle(self, is_requested: bool) -> None:
+        """The next step is one in which prefills are to be held back, if that makes sense."""
+        if self.features.throttle is not None:
+            self.features.throttle.is_requested = is_requested
+
     def reset_prefix_cache(self, reset_running: bool) -> bool:
         if reset_running:
-            self.preempt_all(drop_output=True)
+            self._preempt_running(drop_output=True)
         return self.lane.kv.pool.reset()
 
     def scalars(self) -> dict[str, Any]:
-        return {
+        scalars: dict[str, Any] = {
             "step_counter": self._step_counter,
             "finished_ids": self.lane.finished_ids,
             "preempted_ids": self.lane.preempted_ids,
+            "prefix_stats": self.prefix_stats.counts,
         }
+        return scalars | self.features.scalars()
 
     def block_rows(self, block_ids: Iterable[int]) -> list[BlockRow]:
         return self.lane.kv.pool.rows(block_ids)
@@ -196,3 +225,5 @@ class UnifiedScheduler(SchedulingPolicy):
         self._step_counter = int(scalars["step_counter"])
         lane.finished_ids = list(scalars["finished_ids"])
         lane.preempted_ids = list(scalars["preempted_ids"])
+        self.prefix_stats.counts = list(scalars["prefix_stats"])
+        self.features.restore(queued, scalars)

@@ -14,8 +14,12 @@ from scheduler_svc.core.request import Request
 
 @dataclass(slots=True)
 class StepDraft:
-    """`token_budget` bounds the tokens of the step; `input_budget` also the slots for drafts."""
+    """`token_budget` bounds the tokens of the step; `input_budget` also the slots for drafts.
 
+    `put_aside`: waiting requests that were passed over, or began to load, in this pass.
+    """
+
+    step_counter: int
     token_budget: int
     input_budget: int
     long_prefill_cap: int  # 0: none
@@ -27,7 +31,11 @@ class StepDraft:
     drafts: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
     registered_before: dict[str, int] = field(default_factory=dict[str, int])
     preempted: list[Request] = field(default_factory=list[Request])
+    put_aside: list[Request] = field(default_factory=list[Request])
+    encoder_inputs: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
+    freed_encoder_hashes: list[str] = field(default_factory=list[str])
     has_prefill_chunk: bool = False
+    has_sync_load: bool = False
 
     def spend(self, request_id: str, num_tokens: int, draft_slots: int) -> None:
         self.num_scheduled_tokens[request_id] = num_tokens
