@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import secrets
 import signal
 import sys
 import time
+
+import uvloop
 
 from executor_svc.config import ExecutorServiceConfig
 from executor_svc.metrics import ExecutorMetrics, serve_metrics
@@ -39,7 +42,7 @@ def main() -> None:
     except (ModelError, ModelDirectoryError) as error:
         sys.exit(f"executor_svc: error: {error}")
     try:
-        asyncio.run(serve(config, runner, model_digest))
+        uvloop.run(serve(config, runner, model_digest))
     except OSError as error:
         sys.exit(f"executor_svc: error: {error}")
 
@@ -114,3 +117,8 @@ async def _until_signal() -> None:
 
 if __name__ == "__main__":
     main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(
+        0
+    )  # a step that still computes would hold the interpreter, and nobody wants its result
