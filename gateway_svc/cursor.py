@@ -61,6 +61,8 @@ class ChoiceCursor:
         return self._is_finished
 
     def position(self) -> Position:
+        if not self._is_checked:
+            return self._start
         digest = self._digest.hexdigest()[:DIGEST_LENGTH]
         return Position(self._num_tokens, self._num_chars, digest, self._is_finished)
 

@@ -1,0 +1,140 @@
+"""The gateway process: reads the model directory, serves HTTP, until SIGTERM.
+
+The only file of the service that builds real things. Invariant: on SIGTERM it first says that it is
+not ready, then lets running answers finish within the grace, then closes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator
+
+import uvicorn
+
+from gateway_svc.app import Front, make_app, make_model_cards
+from gateway_svc.availability import Availability
+from gateway_svc.call_factory import CallFactory
+from gateway_svc.config import GatewayConfig
+from gateway_svc.gateway import Gateway
+from gateway_svc.ledger import Ledger
+from gateway_svc.metrics import GatewayMetrics
+from gateway_svc.scheduler_client import SchedulerClient, SessionSettings
+from gateway_svc.tokenizer import Tokenizer
+from segue.config import parse_config
+from segue.model_files.model_directory import ModelDirectory, ModelDirectoryError
+
+log = logging.getLogger("segue.gateway")
+
+LISTEN_BACKLOG = 2048
+KEEP_ALIVE_S = 75
+# What still hangs after the grace is cut off.
+CLOSE_GRACE_S = 1
+
+
+class HttpServer(uvicorn.Server):
+    """uvicorn, except that signals are ours: it would close its port at once."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def main() -> None:
+    config = parse_config(GatewayConfig)
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    try:
+        model = ModelDirectory.load(config.model)
+        tokenizer = Tokenizer(model.tokenizer_path, model.vocab_size)
+        asyncio.run(serve(config, model, tokenizer))
+    except ModelDirectoryError as error:
+        sys.exit(f"gateway_svc: error: {error}")
+    except OSError as error:
+        sys.exit(f"gateway_svc: error: {config.host}:{config.port}: {error.strerror or error}")
+
+
+async def serve(config: GatewayConfig, model: ModelDirectory, tokenizer: Tokenizer) -> None:
+    """Until SIGTERM or SIGINT; a second one does not wait for the grace."""
+    with _listen(config.host, config.port) as listener:
+        gateway, front = _build(config, model, tokenizer)
+        server = HttpServer(
+            uvicorn.Config(
+                make_app(front),
+                log_config=None,
+                access_log=False,
+                lifespan="off",
+                timeout_keep_alive=KEEP_ALIVE_S,
+                timeout_graceful_shutdown=CLOSE_GRACE_S,
+            )
+        )
+        host, port = listener.getsockname()[:2]
+        log.info("%s serves %s on http://%s:%d", config.gateway_id, config.model_names, host, port)
+        async with asyncio.TaskGroup() as group:  # one of them that fails ends the process, loudly
+            session = group.create_task(gateway.client.run())
+            http = group.create_task(server.serve(sockets=[listener]))
+            await _stopped(gateway, config.drain_grace_s)
+            server.should_exit = True
+            await http
+            await gateway.client.say_goodbye()
+            session.cancel()
+
+
+def _build(
+    config: GatewayConfig, model: ModelDirectory, tokenizer: Tokenizer
+) -> tuple[Gateway, Front]:
+    metrics = GatewayMetrics(config.model_names[0])
+    availability = Availability(config.stall_s, time.monotonic())
+    settings = SessionSettings(
+        config.gateway_id, config.schedulers, config.lease_ttl_s, config.heartbeat_s
+    )
+    client = SchedulerClient(settings, Ledger(tokenizer, metrics), availability, metrics)
+    gateway = Gateway(client, tokenizer, config.scheduler_wait_s)
+    own_limit = config.max_model_len or model.max_model_len
+
+    def max_model_len() -> int:
+        """The least of what was asked for, what the model can, and what the executors hold."""
+        limits = [limit for limit in (own_limit, client.max_model_len) if limit]
+        return min(limits, default=1)
+
+    factory = CallFactory(model, tokenizer, config.model_names, max_model_len)
+    cards = make_model_cards(config.model_names, own_limit)
+    return gateway, Front(gateway, factory, cards, config.max_body_bytes)
+
+
+async def _stopped(gateway: Gateway, grace_s: float) -> None:
+    """Returns when a signal came and running answers have finished, or had their time."""
+    signals: asyncio.Queue[int] = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, signals.put_nowait, number)
+    await signals.get()
+    gateway.is_draining = True
+    log.info("stopping; running answers have %.0f s", grace_s)
+    waits = {asyncio.create_task(gateway.drained()), asyncio.create_task(signals.get())}
+    await asyncio.wait(waits, timeout=grace_s, return_when=asyncio.FIRST_COMPLETED)
+    for task in waits:
+        task.cancel()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError:
+        listener.close()
+        raise
+    listener.listen(LISTEN_BACKLOG)
+    return listener
+
+
+if __name__ == "__main__":
+    main()
