@@ -1,0 +1,114 @@
+"""`segue ctl`: tells the scheduler that leads to pause, resume, reset its cache, or drain a lane.
+
+Knows the unary RPCs; finds the scheduler in serve.json or is told where it is. Invariant: prints
+what the scheduler answered, and exits with 1 where it did not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from typing import TYPE_CHECKING
+
+from google.protobuf.json_format import MessageToDict
+
+from segue.admin_client import AdminClient, AdminError
+from segue.commands.running_serve import NothingServed, add_state_dir_flag, running_serve
+from segue.commands.text_table import text_table
+
+if TYPE_CHECKING:
+    from argparse import _SubParsersAction  # pyright: ignore[reportPrivateUsage]
+
+    from segue.v1.scheduler_pb2 import GetStatusResponse
+
+LANE_COLUMNS = (
+    *("executor_id", "status", "connected", "generation", "next_step", "in_flight"),
+    *("running", "waiting", "swapped", "free_blocks", "usable_blocks"),
+)
+
+
+def register(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = subparsers.add_parser("ctl", help="pause, resume, reset-cache, drain, status")
+    commands = parser.add_subparsers(dest="ctl_command", required=True, metavar="ACTION")
+    status = commands.add_parser("status", help="who leads, and how each lane stands")
+    status.add_argument("--json", action="store_true", help="as the scheduler says it")
+    pause = commands.add_parser("pause", help="admit no new requests")
+    pause.add_argument("--running", action="store_true", help="schedule nothing at all")
+    commands.add_parser("resume", help="end a pause")
+    reset = commands.add_parser("reset-cache", help="forget all cached prefixes")
+    reset.add_argument("--running", action="store_true", help="preempt what runs first")
+    drain = commands.add_parser("drain", help="move an executor's requests elsewhere")
+    drain.add_argument("executor_id")
+    for command in commands.choices.values():
+        add_state_dir_flag(command)
+        command.add_argument(
+            "--scheduler", metavar="HOST:PORT,…", help="ask these instead of a local serve's"
+        )
+        command.set_defaults(func=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    try:
+        addresses = (
+            args.scheduler.split(",")
+            if args.scheduler
+            else running_serve(args.state_dir)[1].schedulers
+        )
+        print(asyncio.run(_act(AdminClient(addresses), args)))
+    except (AdminError, NothingServed) as error:
+        print(f"segue ctl: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+async def _act(admin: AdminClient, args: argparse.Namespace) -> str:
+    match args.ctl_command:
+        case "pause":
+            return await admin.pause(pause_running=args.running)
+        case "resume":
+            return await admin.resume()
+        case "reset-cache":
+            is_reset = await admin.reset_prefix_cache(reset_running_requests=args.running)
+            if not is_reset:
+                raise AdminError("not reset: requests run; add --running to preempt them")
+            return "the prefix cache is empty"
+        case "drain":
+            num_moved = await admin.drain(args.executor_id)
+            return f"{num_moved} requests moved from {args.executor_id}"
+        case _:
+            status = await admin.get_status()
+            return _as_json(status) if args.json else status_text(status)
+
+
+def status_text(status: GetStatusResponse) -> str:
+    numbers = {
+        "epoch": status.leader.epoch,
+        "leader": status.leader.leader_id,
+        "policy": status.policy,
+        "pause state": status.pause_state,
+        "steps finished": status.num_steps_finished,
+        "requests unplaced": status.num_requests_unplaced,
+        "requests finished": status.num_requests_finished,
+        "streams resumed": status.num_streams_resumed,
+        "tokens recomputed": status.num_tokens_recomputed,
+    }
+    lines = [f"{name:<18} {value}" for name, value in numbers.items()]
+    lanes = [
+        (
+            *(lane.executor_id, lane.status, "yes" if lane.is_connected else "no"),
+            *(f"{lane.generation.epoch}.{lane.generation.number}", lane.next_step_id),
+            *(lane.num_steps_in_flight, lane.num_running, lane.num_waiting, lane.num_swapped),
+            *(lane.num_free_blocks, lane.num_usable_blocks),
+        )
+        for lane in status.lanes
+    ]
+    return "\n".join([*lines, "", *text_table(LANE_COLUMNS, lanes)])
+
+
+def _as_json(status: GetStatusResponse) -> str:
+    content = MessageToDict(
+        status, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+    )
+    return json.dumps(content, indent=2)
