@@ -1,0 +1,140 @@
+"""`python -m segue serve` as a user starts it, on free ports, for tests that need all processes.
+
+Knows serve.json and command lines; imports no service. Invariant: what was started is stopped, by
+the pid that was started.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+START_TIMEOUT_S = 100.0
+STOP_TIMEOUT_S = 20.0
+POLL_S = 0.05
+
+
+def wait_until(read: Callable[[], T], what: str, timeout_s: float = 30.0) -> T:
+    """The first true value that `read` gives; fails with `what` where none comes in time."""
+    deadline = time.monotonic() + timeout_s
+    while not (value := read()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{what}: not within {timeout_s} s")
+        time.sleep(POLL_S)
+    return value
+
+
+class Served:
+    """One running `segue serve`."""
+
+    def __init__(self, model: Path, state_dir: Path, flags: Sequence[str] = ()) -> None:
+        self.state_dir = state_dir
+        self.log_path = state_dir.parent / f"{state_dir.name}.log"
+        command = [sys.executable, "-m", "segue", "serve", "--model", str(model), "--port", "0"]
+        command += ["--state-dir", str(state_dir), *flags]
+        environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+        with self.log_path.open("ab") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, env=environ)
+        try:
+            wait_until(self._is_ready, "segue serve is ready", START_TIMEOUT_S)
+        except AssertionError:
+            self.stop()
+            raise AssertionError(self.log()) from None
+
+    def _is_ready(self) -> bool:
+        if self.process.poll() is not None:
+            raise AssertionError(f"segue serve ended with {self.process.returncode}")
+        try:
+            return self.get_status("/ready") == 200
+        except (OSError, ValueError, KeyError):
+            return False
+
+    def log(self) -> str:
+        return self.log_path.read_text(errors="replace")
+
+    def record(self) -> dict[str, Any]:
+        return json.loads((self.state_dir / "serve.json").read_text())
+
+    @property
+    def url(self) -> str:
+        return self.record()["url"]
+
+    @property
+    def model(self) -> str:
+        return self.record()["model"]
+
+    def gateway_urls(self) -> list[str]:
+        ports = [p["port"] for p in self.record()["processes"] if p["name"].startswith("gateway")]
+        return [f"http://127.0.0.1:{port}" for port in ports]
+
+    def pid(self, name: str) -> int:
+        """Of a child, for example `scheduler-0`."""
+        for process in self.record()["processes"]:
+            if process["name"] == name:
+                return process["identity"]["pid"]
+        raise KeyError(name)
+
+    def kill(self, name: str) -> int:
+        """SIGKILL; returns the pid that was killed."""
+        pid = self.pid(name)
+        os.kill(pid, signal.SIGKILL)
+        return pid
+
+    def wait_restarted(self, name: str, old_pid: int) -> int:
+        """The pid of the child that was started in the place of `old_pid`."""
+
+        def new_pid() -> int:
+            pid = self.pid(name)
+            return pid if pid != old_pid and Path(f"/proc/{pid}").exists() else 0
+
+        return wait_until(new_pid, f"{name} is started again")
+
+    def get_status(self, path: str) -> int:
+        try:
+            with urllib.request.urlopen(self.url + path, timeout=5) as response:
+                return response.status
+        except urllib.error.HTTPError as error:
+            return error.code
+
+    def metrics(self, name: str) -> dict[str, float]:
+        """All samples of a scheduler's or executor's /metrics, by name, labels summed."""
+        command = Path(f"/proc/{self.pid(name)}/cmdline").read_bytes().decode().split("\0")
+        port = command[command.index("--metrics-port") + 1]
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as response:
+            return parse_metrics(response.read().decode())
+
+    def redis(self, *command: str) -> Any:
+        """One command on the embedded Redis."""
+        from redis import Redis
+
+        with Redis.from_url(self.record()["redis_url"]) as client:
+            return client.execute_command(*command)
+
+    def stop(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+
+
+def parse_metrics(text: str) -> dict[str, float]:
+    samples: dict[str, float] = {}
+    for line in text.splitlines():
+        if line and not line.startswith("#"):
+            name, value = line.rsplit(" ", 1)
+            name = name.partition("{")[0]
+            samples[name] = samples.get(name, 0.0) + float(value)
+    return samples
