@@ -127,13 +127,13 @@ class SchedulingPolicy(ABC):
 
     @abstractmethod
     def preempt_all(self) -> None:
-        """Preempt what runs, last to first, and whatever else holds blocks; output in flight counts."""
+        """Preempt what runs, last to first, and what else holds blocks; output in flight counts."""
 
     @abstractmethod
     def end_generation(self) -> None:
         """The executor's memory is gone; its steps were cancelled before. Rule 4.
 
-        Preempts all, forgets hashes, makes the free list as new, and drops what was to be announced.
+        Preempts all, forgets hashes, makes the free list as new, drops what was to be announced.
         """
 
     @abstractmethod
@@ -173,7 +173,7 @@ class SchedulingPolicy(ABC):
 
     @abstractmethod
     def scalars(self) -> dict[str, Any]:
-        """All that decides anything and is neither on a request nor in a block row, as JSON values."""
+        """All that decides anything and is not on a request nor in a block row, as JSON values."""
 
     @abstractmethod
     def touched_block_ids(self) -> list[int]:

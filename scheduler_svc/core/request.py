@@ -46,7 +46,7 @@ BLOCKED_STATUS = (RequestStatus.WAITING_FOR_GRAMMAR, RequestStatus.WAITING_FOR_R
 
 
 class GrammarState(Enum):
-    """What became of a request's grammar. REFUSED: it failed to compile, and the scheduler saw it."""
+    """What became of a request's grammar. REFUSED: it failed, and the scheduler saw it."""
 
     NONE = ""
     COMPILING = "compiling"
@@ -57,7 +57,7 @@ class GrammarState(Enum):
 
 @dataclass(slots=True, frozen=True)
 class MultiModalItem:
-    """An image or the like: `length` placeholder tokens from `offset` on, one embedding for each."""
+    """An image or the like: `length` placeholder tokens from `offset` on, an embedding for each."""
 
     offset: int
     length: int
@@ -189,8 +189,8 @@ class Request:
     def update_block_hashes(self) -> None:
         """Extend the chain over the blocks that are full now (specification 7.1).
 
-        A block's hash covers its predecessor's, its tokens, the adapter, the multimodal items in it,
-        and in the first block the cache salt.
+        A block's hash covers its predecessor's, its tokens, the adapter, multimodal items in it, and
+        in the first block the cache salt.
         """
         hashes, size = self.block_hashes, self._block_size
         num_full = len(self.all_token_ids) // size

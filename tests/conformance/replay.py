@@ -1,7 +1,7 @@
 """`python -m tests.conformance.replay [DIR]`: our decisions against those of the real schedulers.
 
-Walks each trace under a directory (tests/conformance/traces by default), prints a line for each, and
-exits with 1 if one does not agree. Knows nothing about the schedulers (trace_v1, trace_v0 drive
+Walks each trace under a directory (tests/conformance/traces by default), prints a line for each,
+and exits with 1 if one does not agree. Knows nothing about the schedulers (trace_v1, trace_v0 drive
 them). Invariant: every field of every `expect` is compared, block ids and free lists included.
 """
 

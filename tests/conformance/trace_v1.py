@@ -219,7 +219,7 @@ class V1Trace:
             plan.step_id,
             GENERATION,
             request_ids=rows,
-            first_output_indices=[plan.output_indices[i] for i in rows],
+            first_output_indices=[self._first_index(plan, i) for i in rows],
             sampled_token_ids=[sampled[i] for i in rows],
         )
         if self.connector is not None:
@@ -249,6 +249,12 @@ class V1Trace:
             self.scheduler.update_draft_token_ids(request_id, drafts)
         return without_empty(decided | self._memory())
 
+    def _first_index(self, plan: SchedulerOutput, request_id: str) -> int:
+        """Where drafts overlap with planning, only the executor knows how many were accepted."""
+        if self.config.async_scheduling and self.config.num_spec_tokens:
+            return self.requests[request_id].num_output_tokens
+        return plan.output_indices[request_id]
+
     def _output(self, output: Any) -> dict[str, Any]:
         row: dict[str, Any] = {"id": output.request_id, "tokens": list(output.new_token_ids)}
         if output.finish is not None:
@@ -257,7 +263,7 @@ class V1Trace:
                 row["stop_reason"] = output.finish.stop_reason
             if self.connector is not None and output.request_id in self.connector.sending:
                 row["kv_transfer_params"] = {"from": output.request_id}
-        if output.request_id not in self._cached_told:
+        if output.new_token_ids and output.request_id not in self._cached_told:
             self._cached_told.add(output.request_id)
             row["cached_tokens"] = output.num_cached_tokens
         return row

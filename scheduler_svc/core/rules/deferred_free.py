@@ -1,4 +1,4 @@
-"""Blocks that a step in flight may still write are freed when it was processed (specification 11.4).
+"""Blocks that a step in flight may still write are freed once it was processed (spec 11.4).
 
 Needed where loads from elsewhere may write a freed block before that step has run. Knows nothing
 about connectors. Invariant: blocks come free in the order of the steps that they waited for.

@@ -37,13 +37,13 @@ class EncoderBudget(Rule):
         for index, item in enumerate(request.mm_items):
             if item.offset >= num_computed + num_tokens:
                 break
-            if item.offset + item.length <= num_computed or item.item_hash in hashes:
+            if item.offset + item.length <= num_computed:
                 continue
-            if self._cache.take_if_cached(request, item):
+            if self._would_split(item, num_computed, num_tokens):
+                return item.offset - num_computed
+            if item.item_hash in hashes or self._cache.take_if_cached(request, item):
                 continue
-            if self._would_split(item, num_computed, num_tokens) or not self._has_room(
-                item, num_embeddings
-            ):
+            if not self._has_room(item, num_embeddings):
                 return max(0, item.offset - num_computed)
             num_embeddings += item.length
             self._budget_after -= item.length
@@ -69,8 +69,11 @@ class EncoderBudget(Rule):
 
     def processed(self, request: Request) -> None:
         num_processed = request.num_computed_tokens - request.num_in_flight_tokens
-        for item in request.mm_items:
-            if item.offset + item.length <= num_processed:
+        items = request.mm_items
+        for index, item in enumerate(items):
+            if item.offset + item.length > num_processed:
+                break
+            if all(later.item_hash != item.item_hash for later in items[index + 1 :]):
                 self._cache.release(request, item)
 
     def left(self, request: Request) -> None:

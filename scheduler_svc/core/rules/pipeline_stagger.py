@@ -1,4 +1,4 @@
-"""A request that sampled sits out until its token has passed all pipeline stages (specification 10).
+"""A request that sampled sits out until its token passed all pipeline stages (specification 10).
 
 Knows nothing about stages themselves. Invariant: with one stage it changes nothing.
 """

@@ -92,6 +92,7 @@ class RemoteKV(Rule):
         kv = self._lane.kv
         if request.num_computed_tokens == 0:
             kv.free(request)
+            request.num_cached_tokens = None  # it starts over
         else:
             kv.register_full_blocks(request, request.num_computed_tokens)
         if request.num_computed_tokens == len(request.all_token_ids):

@@ -146,14 +146,14 @@ class AdmissionPass:
         request = candidate.request
         if candidate.was_looked_up and self._lane.kv.reads_cache(request):
             self._prefix_stats.add(request, len(candidate.hits) * self._config.block_size)
+        if request.num_cached_tokens is None:
+            request.num_cached_tokens = candidate.num_computed_tokens
         if candidate.loads_async:
             assert self._remote_kv is not None
             self._remote_kv.start_load(request, candidate.num_computed_tokens)
             return Verdict.SKIP
         queue.pop()
         is_resumed = request.status is RequestStatus.PREEMPTED
-        if request.num_cached_tokens is None:
-            request.num_cached_tokens = candidate.num_computed_tokens
         request.num_computed_tokens = candidate.num_computed_tokens
         self._lane.start_running(request)
         draft.spend(request.request_id, candidate.num_new_tokens, self._draft_slots)

@@ -45,6 +45,8 @@ class OutputPass:
         finish_foreign: FinishForeign,
     ) -> list[RequestOutput]:
         features = self._features
+        if features.deferred_frees is not None:
+            features.deferred_frees.step_processed()
         report = None
         if features.remote_kv is not None:
             report = features.remote_kv.connector.take_report()
@@ -67,8 +69,6 @@ class OutputPass:
             outputs.append(self._fail(request, "its grammar does not compile", now_ms))
         for request in failed:
             outputs.append(self._fail(request, "its KV could not be loaded", now_ms))
-        if features.deferred_frees is not None:
-            features.deferred_frees.step_processed()
         if report is not None:
             assert features.remote_kv is not None
             features.remote_kv.take_finished(report, self._requests)

@@ -1,7 +1,9 @@
 """From a drafted step to its `SchedulerOutput`, and what follows for its requests.
 
 Knows nothing about budgets or blocks. Invariant: what is built says all that the executor needs to
-know, once (rule 3); `num_computed_tokens` counts this step's tokens from now on (specification 2.7).
+know, once (rule 3); `num_computed_tokens` counts this step's tokens from now on (spec 2.7).
+Where drafts overlap with planning, an output index is the highest possible: only the executor knows
+how many were accepted.
 """
 
 from __future__ import annotations

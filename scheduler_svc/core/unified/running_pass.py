@@ -77,9 +77,7 @@ class RunningPass:
         """Give the request its blocks, at the cost of others if need be; false: the walk ends."""
         registered_before = request.num_registered_blocks
         while True:
-            blocks = self._kv.allocate_slots(
-                request, num_tokens, self._config.num_lookahead_tokens
-            )
+            blocks = self._kv.allocate_slots(request, num_tokens, self._config.num_lookahead_tokens)
             if blocks is not None:
                 break
             victim = self._choose_victim()

@@ -1,9 +1,9 @@
 """vLLM's V1 scheduler for one lane: no prefill phase, no decode phase.
 
-Each request has `num_computed_tokens`, and tries to catch up with the tokens it has (prompt, output,
-drafts, and placeholders for those that a step in flight will sample). A step spends one token budget,
-first on running requests in order, then on waiting ones. Chunked prefill, prefix caching and
-overlapped scheduling all follow from that (specification: vLLM 0.32.0's V1 scheduler).
+Each request has `num_computed_tokens`, and tries to catch up with the tokens it has (prompt,
+output, drafts, and placeholders for those that a step in flight will sample). A step spends one
+token budget, first on running requests in order, then on waiting ones. Chunked prefill, prefix
+caching and overlapped scheduling all follow from that (specification: vLLM 0.32.0's V1 scheduler).
 
 Knows nothing about executors or commits. Invariant: the sum of scheduled tokens is within the
 budget, and at most `max_num_seqs` run.
