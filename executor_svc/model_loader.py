@@ -24,6 +24,7 @@ from executor_svc.weights import ModelError, ReportProgress, Weights
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 DEFAULT_BLOCK_SIZE = 16
 DEFAULT_KV_CACHE_BYTES = 1 << 30
+MAX_NUM_BLOCKS = 1 << 17  # the scheduler keeps a row for each: enough for 2 million tokens
 
 ModelConfig = dict[str, Any]
 
@@ -74,7 +75,7 @@ def load_model_runner(
     num_blocks = options.num_blocks
     if num_blocks is None:
         bytes_per_block = model.kv_cache_spec.bytes_per_block(options.block_size)
-        num_blocks = options.kv_cache_bytes // bytes_per_block
+        num_blocks = min(options.kv_cache_bytes // bytes_per_block, MAX_NUM_BLOCKS)
     kv_cache = KVCache(model.kv_cache_spec, num_blocks, options.block_size, options.num_cpu_blocks)
     return ModelRunner(model, kv_cache, options.max_model_len)
 
