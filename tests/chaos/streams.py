@@ -1,0 +1,105 @@
+"""Streams of the official OpenAI client, kept open while something is killed.
+
+Knows the API only. Invariant: what a stream gave is compared with what the same request gives when
+nothing is disturbed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+from openai import AsyncOpenAI
+
+from tests.served import Served
+
+
+@dataclass(slots=True, frozen=True)
+class Ask:
+    """One request. Seeded where the temperature is above 0."""
+
+    prompt: str
+    seed: int
+    temperature: float
+    max_tokens: int
+
+    def body(self, model: str) -> dict[str, Any]:
+        return {
+            "model": model,
+            "prompt": self.prompt,
+            "seed": self.seed,
+            "temperature": self.temperature,
+            "max_tokens": self.max_tokens,
+            "extra_body": {"ignore_eos": True, "return_token_ids": True},
+        }
+
+
+@dataclass(slots=True)
+class Stream:
+    """What one stream has given so far."""
+
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    finish_reason: str | None = None
+
+
+def asks(count: int, max_tokens: int) -> list[Ask]:
+    """Half of them greedy, half seeded; all prompts different."""
+    return [
+        Ask(f"Number {index}: tell me about the sea.", index, float(index % 2), max_tokens)
+        for index in range(count)
+    ]
+
+
+async def read(client: AsyncOpenAI, ask: Ask, model: str, into: Stream) -> None:
+    chunks = await client.completions.create(**ask.body(model), stream=True)
+    async for chunk in chunks:
+        for choice in chunk.choices:
+            into.text += choice.text
+            into.token_ids += getattr(choice, "token_ids", None) or []
+            into.finish_reason = choice.finish_reason or into.finish_reason
+
+
+class Streams:
+    """Several streams at once. `async with` ends when each has ended."""
+
+    def __init__(self, served: Served, asked: list[Ask]) -> None:
+        self._client = AsyncOpenAI(
+            base_url=f"{served.url}/v1", api_key="none", max_retries=0, timeout=100
+        )
+        self._asked = asked
+        self._model = served.model
+        self.all = [Stream() for _ in asked]
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Streams:
+        self._tasks = [
+            asyncio.create_task(read(self._client, ask, self._model, stream))
+            for ask, stream in zip(self._asked, self.all, strict=True)
+        ]
+        return self
+
+    async def __aexit__(self, kind: object, *_: object) -> None:
+        if kind is not None:
+            for task in self._tasks:
+                task.cancel()
+        try:
+            await asyncio.gather(*self._tasks, return_exceptions=kind is not None)
+        finally:
+            await self._client.close()
+
+    async def reach(self, num_tokens: int) -> None:
+        """Until each stream has this many tokens. All have to be open still."""
+        while min(len(stream.token_ids) for stream in self.all) < num_tokens:
+            for task in self._tasks:
+                if task.done():
+                    task.result()
+            await asyncio.sleep(0.005)
+        assert all(stream.finish_reason is None for stream in self.all), "a stream ended too early"
+
+
+async def undisturbed(served: Served, asked: list[Ask]) -> list[Stream]:
+    async with Streams(served, asked) as streams:
+        pass
+    return streams.all

@@ -1,0 +1,69 @@
+"""The promise: kill -9 of the scheduler changes nothing that a client can see."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.streams import Streams, asks, undisturbed
+from tests.served import Served, wait_until
+
+NUM_KILLS = 10
+TOKENS_BETWEEN_KILLS = 15
+
+
+@pytest.fixture(scope="module")
+def served(hand_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """Steps of 10 ms, so that streams are still open at each kill."""
+    monkeypatch = pytest.MonkeyPatch()
+    monkeypatch.setenv("SEGUE_FAULT_STEP_DELAY_MS", "10")
+    running = Served(hand_model, tmp_path_factory.mktemp("serve") / "state")
+    monkeypatch.undo()
+    yield running
+    running.stop()
+
+
+async def test_ten_kills_change_nothing(served: Served, rng: random.Random) -> None:
+    asked = asks(8, max_tokens=NUM_KILLS * 2 * TOKENS_BETWEEN_KILLS + 60)
+    expected = await undisturbed(served, asked)
+    computed_before = served.metrics("executor-0")["segue:executor_positions_recomputed_total"]
+    async with Streams(served, asked) as streams:
+        reached = 0
+        for _ in range(NUM_KILLS):
+            reached += rng.randint(5, 2 * TOKENS_BETWEEN_KILLS)
+            await streams.reach(reached)
+            old_pid = served.kill("scheduler-0")
+            served.wait_restarted("scheduler-0", old_pid)
+            reached = max(len(stream.token_ids) for stream in streams.all)
+    assert [s.token_ids for s in streams.all] == [s.token_ids for s in expected]
+    assert [s.text for s in streams.all] == [s.text for s in expected]
+    assert [s.finish_reason for s in streams.all] == [s.finish_reason for s in expected]
+    metrics = served.metrics("executor-0")
+    assert metrics["segue:executor_positions_recomputed_total"] == computed_before
+
+
+async def test_a_killed_executor_costs_time_and_no_text(served: Served) -> None:
+    asked = asks(8, max_tokens=120)
+    expected = await undisturbed(served, asked)
+    async with Streams(served, asked) as streams:
+        await streams.reach(40)
+        old_pid = served.kill("executor-0")
+        served.wait_restarted("executor-0", old_pid)
+    assert [s.text for s in streams.all] == [s.text for s in expected]
+    assert [s.finish_reason for s in streams.all] == [s.finish_reason for s in expected]
+
+
+async def test_redis_is_empty_of_unfinished_work_afterwards(served: Served) -> None:
+    async with Streams(served, asks(3, max_tokens=10)):
+        pass
+
+    def usage() -> bool:
+        metrics = served.metrics("scheduler-0")
+        return metrics["segue:kv_blocks_free"] == metrics["segue:kv_blocks_usable"]
+
+    wait_until(usage, "all blocks are free")
+    metrics = served.metrics("scheduler-0")
+    assert metrics["vllm:num_requests_running"] == metrics["vllm:num_requests_waiting"] == 0
