@@ -1,0 +1,255 @@
+"""Drives a ModelRunner as a scheduler would, one plan at a time, and keeps the logits it sees.
+
+Knows how plans are made, not how they are decided. Invariant: it gives blocks to a request once and
+never to two, unless a test shares them on purpose.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+from executor_svc.kv_cache import KVCache, KVCacheSpec
+from executor_svc.model_loader import load_model
+from executor_svc.model_runner import ModelRunner
+from executor_svc.models.causal_lm import CausalLM
+from kernels import AttentionMetadata
+from segue.types import (
+    CachedRequestData,
+    Generation,
+    ModelRunnerOutput,
+    NewRequestData,
+    SamplingParams,
+    SchedulerOutput,
+)
+
+GENERATION = Generation(1, 1)
+GREEDY = SamplingParams(seed=1, max_tokens=1000, temperature=0.0)
+
+
+class RecordingModel:
+    """A model that keeps the logits it has computed."""
+
+    def __init__(self, model: CausalLM) -> None:
+        self._model = model
+        self.logits: torch.Tensor | None = None
+
+    @property
+    def vocab_size(self) -> int:
+        return self._model.vocab_size
+
+    @property
+    def max_model_len(self) -> int:
+        return self._model.max_model_len
+
+    @property
+    def kv_cache_spec(self) -> KVCacheSpec:
+        return self._model.kv_cache_spec
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        positions: torch.Tensor,
+        kv_cache: KVCache,
+        metadata: AttentionMetadata,
+    ) -> torch.Tensor:
+        return self._model.forward(input_ids, positions, kv_cache, metadata)
+
+    def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        self.logits = self._model.compute_logits(hidden_states)
+        return self.logits.clone()
+
+
+@dataclass(slots=True)
+class DrivenRequest:
+    request_id: str
+    token_ids: list[int]
+    num_prompt_tokens: int
+    params: SamplingParams
+    num_computed: int = 0
+    block_ids: list[int] = field(default_factory=list)
+    is_held: bool = False
+    was_held: bool = False
+
+
+class ExecutorDriver:
+    def __init__(self, model: CausalLM, num_blocks: int = 256, block_size: int = 16) -> None:
+        self._model = RecordingModel(model)
+        self.kv_cache = KVCache(model.kv_cache_spec, num_blocks, block_size, num_cpu_blocks=4)
+        self.runner = ModelRunner(self._model, self.kv_cache)
+        self._block_size = block_size
+        self._free_blocks = list(range(1, num_blocks))
+        self._step_id = 0
+        self._preempted: list[str] = []
+        self._finished: list[str] = []
+        self.requests: dict[str, DrivenRequest] = {}
+        # Of each (request, output index), as they came out of the model.
+        self.logits: dict[tuple[str, int], torch.Tensor] = {}
+
+    def add(
+        self,
+        request_id: str,
+        prompt: list[int],
+        params: SamplingParams = GREEDY,
+        shared_with: str | None = None,
+        num_shared_blocks: int = 0,
+    ) -> None:
+        request = DrivenRequest(request_id, list(prompt), len(prompt), params)
+        if shared_with is not None:
+            request.block_ids = self.requests[shared_with].block_ids[:num_shared_blocks]
+            request.num_computed = num_shared_blocks * self._block_size
+        self.requests[request_id] = request
+
+    def plan_blocks(self, request_id: str, num_tokens: int) -> None:
+        """Gives a request its blocks before it runs, so that others can share them."""
+        self._allocate(self.requests[request_id], num_tokens)
+
+    def preempt(self, request_id: str) -> None:
+        """By recomputation: its blocks are another's from now on, full of nonsense."""
+        request = self.requests[request_id]
+        self._preempted.append(request_id)
+        self._free_blocks.extend(request.block_ids)
+        request.block_ids = []
+        request.num_computed = 0
+        request.is_held = False
+
+    def finish(self, request_id: str) -> None:
+        self._finished.append(request_id)
+        self._free_blocks.extend(self.requests.pop(request_id).block_ids)
+
+    def step(self, num_tokens: dict[str, int]) -> ModelRunnerOutput:
+        """Schedules so many tokens of each request; who catches up with its tokens samples."""
+        output = self.runner.execute(self.plan(num_tokens))
+        for index, request_id in enumerate(output.request_ids):
+            assert self._model.logits is not None
+            key = (request_id, output.first_output_indices[index])
+            self.logits[key] = self._model.logits[index].clone()
+            if request_id in self.requests:
+                self.requests[request_id].token_ids += output.sampled_token_ids[index]
+        return output
+
+    def plan(self, num_tokens: dict[str, int]) -> SchedulerOutput:
+        new: list[NewRequestData] = []
+        resumed: list[NewRequestData] = []
+        cached = CachedRequestData()
+        output_indices: dict[str, int] = {}
+        for request_id, count in num_tokens.items():
+            request = self.requests[request_id]
+            added = self._allocate(request, request.num_computed + count)
+            if request.is_held:
+                cached.request_ids.append(request_id)
+                cached.new_block_ids.append(tuple(added))
+                cached.num_computed_tokens.append(request.num_computed)
+            else:
+                (resumed if request.was_held else new).append(_whole(request))
+                request.is_held = request.was_held = True
+            request.num_computed += count
+            if request.num_computed == len(request.token_ids):
+                output_indices[request_id] = len(request.token_ids) - request.num_prompt_tokens
+        self._step_id += 1
+        plan = SchedulerOutput(
+            step_id=self._step_id,
+            epoch=1,
+            generation=GENERATION,
+            scheduled_new_reqs=new,
+            scheduled_resumed_reqs=resumed,
+            scheduled_cached_reqs=cached,
+            num_scheduled_tokens=dict(num_tokens),
+            output_indices=output_indices,
+            preempted_req_ids=self._preempted,
+            finished_req_ids=self._finished,
+        )
+        self._preempted, self._finished = [], []
+        return plan
+
+    def prefill(self, request_id: str, chunks: list[int] | None = None) -> None:
+        """Of one request alone, in chunks of these sizes, the last of which takes the rest."""
+        for chunk in chunks or []:
+            self.step({request_id: chunk})
+        request = self.requests[request_id]
+        self.step({request_id: len(request.token_ids) - request.num_computed})
+
+    def decode(self, request_ids: list[str], num_steps: int) -> None:
+        for _ in range(num_steps):
+            self.step(dict.fromkeys(request_ids, 1))
+
+    def outputs(self, request_id: str) -> list[int]:
+        request = self.requests[request_id]
+        return request.token_ids[request.num_prompt_tokens :]
+
+    def _allocate(self, request: DrivenRequest, num_tokens: int) -> list[int]:
+        num_blocks = -(-num_tokens // self._block_size)
+        num_added = max(0, num_blocks - len(request.block_ids))
+        added, self._free_blocks = self._free_blocks[:num_added], self._free_blocks[num_added:]
+        assert len(added) == num_added, "the test needs more blocks"
+        request.block_ids += added
+        return added
+
+
+def _whole(request: DrivenRequest) -> NewRequestData:
+    return NewRequestData(
+        request_id=request.request_id,
+        token_ids=tuple(request.token_ids),
+        num_prompt_tokens=request.num_prompt_tokens,
+        num_computed_tokens=request.num_computed,
+        block_ids=tuple(request.block_ids),
+        sampling_params=request.params,
+    )
+
+
+def write_tiny_llama(model_dir: Path, seed: int = 0, **changes: int | bool) -> Path:
+    """A checkpoint of random weights, large enough that its logits differ clearly."""
+    config = {
+        "model_type": "llama",
+        "vocab_size": 320,
+        "hidden_size": 96,
+        "intermediate_size": 160,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 6,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 1024,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0,
+        "tie_word_embeddings": True,
+        "dtype": "float32",
+    } | changes
+    generator = torch.Generator().manual_seed(seed)
+    hidden, inner = int(config["hidden_size"]), int(config["intermediate_size"])
+    head_dim = hidden // int(config["num_attention_heads"])
+    kv_size = int(config["num_key_value_heads"]) * head_dim
+
+    def weight(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=generator) / shape[-1] ** 0.5
+
+    def norm() -> torch.Tensor:
+        return 1 + 0.1 * torch.randn(hidden, generator=generator)
+
+    tensors = {"model.embed_tokens.weight": weight(int(config["vocab_size"]), hidden) * 4}
+    for index in range(int(config["num_hidden_layers"])):
+        prefix = f"model.layers.{index}."
+        tensors |= {
+            prefix + "input_layernorm.weight": norm(),
+            prefix + "post_attention_layernorm.weight": norm(),
+            prefix + "self_attn.q_proj.weight": weight(hidden, hidden),
+            prefix + "self_attn.k_proj.weight": weight(kv_size, hidden),
+            prefix + "self_attn.v_proj.weight": weight(kv_size, hidden),
+            prefix + "self_attn.o_proj.weight": weight(hidden, hidden),
+            prefix + "mlp.gate_proj.weight": weight(inner, hidden),
+            prefix + "mlp.up_proj.weight": weight(inner, hidden),
+            prefix + "mlp.down_proj.weight": weight(hidden, inner),
+        }
+    tensors["model.norm.weight"] = norm()
+    if not config["tie_word_embeddings"]:
+        tensors["lm_head.weight"] = weight(int(config["vocab_size"]), hidden)
+    model_dir.mkdir(parents=True, exist_ok=True)
+    (model_dir / "config.json").write_text(json.dumps(config))
+    save_file(tensors, model_dir / "model.safetensors")
+    return model_dir
+
+
+def make_driver(model_dir: Path, dtype: str, block_size: int = 16) -> ExecutorDriver:
+    return ExecutorDriver(load_model(model_dir, dtype), block_size=block_size)
