@@ -129,6 +129,7 @@ class Snapshot:
         unplaced = rows.ranks.get(Key(Table.UNPLACED), {})
         state.unplaced = [state.requests[i] for i in sorted(unplaced, key=unplaced.__getitem__)]
         self._mark_all_stored()
+        self._stored_engine = dict(engine)  # an empty store has no such row yet
 
     def _mark_all_stored(self) -> None:
         state = self._state
