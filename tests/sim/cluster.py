@@ -1,0 +1,148 @@
+"""All processes of one world, how they find each other, and who starts the dead ones again.
+
+Knows nothing about which faults come. Invariant: after `heal`, nothing fails any more; then every
+request ends within `PATIENCE_MS`, and every peer follows one leader (I12).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from scheduler_svc.core.events import GenerationEnded, PauseChanged, PauseState
+from tests.sim.checkers import Checkers
+from tests.sim.gateway import Client, GatewayProcess, unserved
+from tests.sim.scheduler import Leader, SchedulerProcess
+from tests.sim.settings import Settings, draw_settings
+from tests.sim.simulated_redis import SimulatedRedis
+from tests.sim.token_kv_executor import ExecutorProcess, extend_chain
+from tests.sim.workloads import Workload
+from tests.sim.world import Violation, World
+
+PATIENCE_MS = 12_000
+
+
+class Cluster:
+    def __init__(self, seed: int) -> None:
+        self.world = World(seed)
+        self.settings: Settings = draw_settings(self.world.rng)
+        settings = self.settings
+        self.redis = SimulatedRedis(self.world)
+        self.schedulers = [SchedulerProcess(self, f"s{i}") for i in range(settings.num_schedulers)]
+        self.executors = [
+            ExecutorProcess(self, f"e{i}", settings.num_blocks[i])
+            for i in range(settings.num_executors)
+        ]
+        self.gateways = [GatewayProcess(self, f"g{i}") for i in range(settings.num_gateways)]
+        self.checkers = Checkers(self)
+        self.redis.on_commit = self.checkers.on_commit
+        self.workload = Workload(self)
+        self.is_healed = False
+
+    def start(self) -> None:
+        for process in (*self.schedulers, *self.executors, *self.gateways):
+            process.start()
+
+    # Who is where
+
+    def executor_at(self, address: str) -> ExecutorProcess | None:
+        return next((e for e in self.executors if e.address == address), None)
+
+    def gateway_called(self, gateway_id: str) -> GatewayProcess:
+        return next(g for g in self.gateways if g.gateway_id == gateway_id)
+
+    def leaders(self) -> list[Leader]:
+        return [s.leader for s in self.schedulers if s.leader is not None]
+
+    def leader_called(self, leader_id: str) -> Leader | None:
+        return next((le for le in self.leaders() if le.core.leader[1] == leader_id), None)
+
+    def chain(self, tokens: Sequence[int]) -> list[int]:
+        chain: list[int] = []
+        extend_chain(chain, list(tokens), len(tokens))
+        return chain
+
+    # Supervision
+
+    def restart_later(self, start: Callable[[], None], delay: int) -> None:
+        self.world.after(delay, None, start)
+
+    def client_returns(self, client: Client) -> None:
+        """Its gateway died; it comes back through another one, or the same when it is up again."""
+        client.gateway = None
+
+        def come_back() -> None:
+            alive = [g for g in self.gateways if g.life.is_alive and not g.life.is_stopped]
+            if alive:
+                self.world.rng.choice(alive).attach(client)
+            else:
+                self.world.after(50, None, come_back)
+
+        self.world.after(self.world.rng.choice((5, 50, 200)), None, come_back)
+
+    def heal(self) -> None:
+        """The faults stop: what is stopped goes on, what was switched off is switched on again."""
+        self.world.note("faults stop")
+        self.is_healed = True
+        self.redis.is_down = False
+        self.redis.num_unknown = self.redis.num_torn = 0
+        for process in (*self.schedulers, *self.executors, *self.gateways):
+            self.world.resume(process.life)
+        for scheduler in self.schedulers:
+            scheduler.effects_left = None
+        for executor in self.executors:
+            executor.fails_next_step = executor.row_error_next_step = False
+        self._heal_lanes()
+
+    def _heal_lanes(self) -> None:
+        """What an operator does in the end, until it is done: unpause, and end what drains."""
+        is_done = True
+        for leader in self.leaders():
+            if leader.core.state.pause_state is not PauseState.UNPAUSED:
+                leader.post_event(PauseChanged(PauseState.UNPAUSED))
+                is_done = False
+            for lane in leader.core.state.lanes.values():
+                if lane.status.value == "draining" and lane.generation is not None:
+                    self.checkers.note_lane_condemned(lane)
+                    now = self.world.now
+                    leader.post_event(
+                        GenerationEnded(lane.executor_id, lane.generation, "drained", now)
+                    )
+                    leader.links.end(lane.executor_id)
+                    is_done = False
+        self.world.after(50 if is_done else 300, None, self._heal_lanes)
+
+    # The end
+
+    def is_quiet(self) -> bool:
+        """Every request has ended, at its client and in the leader."""
+        if not self.is_healed or self.workload.num_calls_left:
+            return False
+        if unserved(self.workload.clients):
+            return False
+        leaders = self.leaders()
+        if not leaders:
+            return False
+        return all(
+            request.is_finished
+            for leader in leaders
+            for request in leader.core.state.requests.values()
+        )
+
+    def check_end(self) -> None:
+        """I12: each peer follows one leader."""
+        meta = self.redis.state.meta
+        assert meta is not None
+        self.checkers.at_end()
+        for executor in self.executors:
+            if executor.life.is_alive and executor.ledger.epoch_seen > meta.epoch:
+                raise Violation(f"I12: {executor.executor_id} follows nobody")
+
+    def describe_stuck(self) -> str:
+        waiting = [client.request_id for client in unserved(self.workload.clients)]
+        inside = [
+            f"{r.request_id}@{r.lane_id} {r.status.name} owner {r.owner}"
+            for leader in self.leaders()
+            for r in leader.core.state.requests.values()
+            if not r.is_finished
+        ]
+        return f"clients wait for {waiting}; in the core {inside}"

@@ -1,0 +1,77 @@
+"""`python -m tests.sim.run --seeds N --start K`: simulate histories, stop at the first that fails.
+
+Knows nothing about what is simulated. Invariant: a seed printed here gives the same history again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import random
+import sys
+import time
+import traceback
+from collections import Counter
+
+from tests.sim.cluster import PATIENCE_MS, Cluster
+from tests.sim.faults import Faults
+from tests.sim.world import Violation
+
+
+logging.getLogger("segue.scheduler").setLevel(logging.CRITICAL)  # outages are the point here
+
+
+class Failure(AssertionError):
+    """One world failed: the seed, the last events, and why."""
+
+
+def simulate(seed: int) -> Counter[str]:
+    """One world, from its start until all is quiet; raises `Failure`."""
+    random.seed(seed)  # the lease keeper's jitter
+    cluster = Cluster(seed)
+    try:
+        _simulate(cluster)
+    except Exception as error:
+        lines = "\n".join(cluster.world.log)
+        reason = traceback.format_exc(limit=-4)
+        raise Failure(f"seed {seed}, the last events:\n{lines}\n{reason}") from error
+    counts = cluster.checkers.counts
+    counts["events"] += cluster.world.num_events
+    return counts
+
+
+def _simulate(cluster: Cluster) -> None:
+    world = cluster.world
+    cluster.start()
+    cluster.workload.plan(world.rng.randrange(3, 11), 900)
+    Faults(cluster).plan()
+    if not world.run(cluster.is_quiet, world.now + PATIENCE_MS):
+        raise Violation(f"I12: {cluster.describe_stuck()}")
+    cluster.check_end()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="simulate histories with faults")
+    parser.add_argument("--seeds", type=int, default=500)
+    parser.add_argument("--start", type=int, default=0)
+    parser.add_argument("--keep-going", action="store_true", help="count failures by their kind")
+    args = parser.parse_args()
+    began, totals = time.perf_counter(), Counter[str]()
+    failures: dict[str, list[int]] = {}
+    for seed in range(args.start, args.start + args.seeds):
+        try:
+            totals.update(simulate(seed))
+        except Failure as failure:
+            if not args.keep_going:
+                print(failure)
+                return 1
+            last = str(failure).strip().splitlines()[-1][:110]
+            failures.setdefault(last, []).append(seed)
+    for kind, seeds in sorted(failures.items(), key=lambda item: -len(item[1])):
+        print(f"{len(seeds):5d} x {kind} {seeds[:6]}")
+    print(f"{args.seeds} seeds in {time.perf_counter() - began:.1f} s; {dict(totals)}")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

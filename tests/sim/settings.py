@@ -1,0 +1,67 @@
+"""What differs between worlds: sizes, times, and what of it a seed draws.
+
+Knows nothing about events. Invariant: frozen; drawn from the world's own generator.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from scheduler_svc.core.engine_state import EngineConfig
+from scheduler_svc.core.scheduler_config import SchedulerConfig
+
+LEASE_TTL_MS = 300
+TICK_MS = 100
+EXECUTOR_GRACE_MS = 500
+STEP_TIMEOUT_MS = 900
+ORPHAN_TIMEOUT_MS = 900
+FINISHED_TTL_MS = 1500
+
+
+@dataclass(slots=True, frozen=True)
+class Settings:
+    engine: EngineConfig
+    num_executors: int
+    num_gateways: int
+    num_schedulers: int
+    num_blocks: tuple[int, ...]  # of each executor
+    is_sampling_repeatable: bool
+    may_lose_redis: bool
+    vocab_size: int
+
+
+def draw_settings(rng: random.Random) -> Settings:
+    num_executors = rng.choice((1, 1, 2))
+    block_size = rng.choice((2, 4))
+    longest = rng.choice((24, 32, 48))
+    smallest = -(-longest // block_size) + 1
+    num_blocks = smallest + rng.choice((0, 1, 4, 16))
+    max_num_seqs = rng.choice((2, 4, 6))
+    scheduler = SchedulerConfig(
+        block_size=block_size,
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max(max_num_seqs, rng.choice((6, 12, 24, 64))),
+        max_model_len=longest,
+        policy=rng.choice(("fcfs", "fcfs", "priority")),
+        long_prefill_token_threshold=rng.choice((0, 0, 0, 4)),
+        enable_prefix_caching=rng.random() < 0.9,
+        async_scheduling=rng.random() < 0.85,
+        watermark=rng.choice((0.0, 0.0, 0.1)),
+    )
+    return Settings(
+        engine=EngineConfig(
+            scheduler,
+            depth=2 if scheduler.async_scheduling else 1,
+            max_queued_requests=rng.choice((1000, 1000, 6)),
+            finished_ttl_ms=FINISHED_TTL_MS,
+            max_lane_losses=rng.choice((1000, 1000, 3)),
+        ),
+        num_executors=num_executors,
+        num_gateways=rng.choice((1, 2)),
+        num_schedulers=rng.choice((1, 2, 2)),
+        num_blocks=(num_blocks,) * num_executors,
+        is_sampling_repeatable=rng.random() < 0.5,
+        may_lose_redis=rng.random() < 0.5,
+        vocab_size=rng.choice((3, 8, 40)),
+    )
