@@ -1,7 +1,25 @@
-"""All processes, for tests that kill them."""
+"""A running `segue serve` with the hand model, for all tests of a module."""
 
 from __future__ import annotations
 
-from tests.served_fixtures import hand_model, serve, served
+from collections.abc import Iterator
+from pathlib import Path
 
-__all__ = ["hand_model", "serve", "served"]
+import pytest
+
+from segue.model_files.hand import write_hand_model
+from tests.served import Served
+
+
+@pytest.fixture(scope="session")
+def hand_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("models") / "hand"
+    write_hand_model(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def served(hand_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    running = Served(hand_model, tmp_path_factory.mktemp("serve") / "state")
+    yield running
+    running.stop()
