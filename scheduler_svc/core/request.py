@@ -189,8 +189,8 @@ class Request:
     def update_block_hashes(self) -> None:
         """Extend the chain over the blocks that are full now (specification 7.1).
 
-        A block's hash covers its predecessor's, its tokens, the adapter, multimodal items in it, and
-        in the first block the cache salt.
+        A block's hash covers its predecessor's, its tokens, the adapter, multimodal items in it,
+        and in the first block the cache salt.
         """
         hashes, size = self.block_hashes, self._block_size
         num_full = len(self.all_token_ids) // size

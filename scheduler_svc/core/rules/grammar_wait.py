@@ -29,6 +29,7 @@ class GrammarWait(Rule):
             return Verdict.PASS
         if request.grammar_state is GrammarState.READY:
             request.status = RequestStatus.WAITING
+            self._journal.requests[request.request_id] = request
             return Verdict.PASS
         if request.grammar_state is GrammarState.FAILED:
             request.grammar_state = GrammarState.REFUSED

@@ -54,39 +54,51 @@ class PlanBuilder:
         return plan
 
     def _columns(self, draft: StepDraft) -> CachedRequestData:
-        blocks = draft.new_blocks
-        return CachedRequestData(
-            [request.request_id for request in draft.running],
-            [
-                tuple(block.block_id for block in blocks[request.request_id])
-                if request.request_id in blocks
-                else ()
-                for request in draft.running
-            ],
-            [request.num_computed_tokens for request in draft.running],
-        )
+        request_ids = list(draft.num_scheduled_tokens)[: len(draft.running)]
+        if draft.new_blocks:
+            new_blocks = draft.new_blocks
+            block_ids = [new_blocks.get(request_id, ()) for request_id in request_ids]
+        else:
+            block_ids: list[tuple[int, ...]] = [()] * len(request_ids)
+        computed = [request.num_computed_tokens for request in draft.running]
+        return CachedRequestData(request_ids, block_ids, computed)
 
     def _advance(self, draft: StepDraft, output_indices: dict[str, int]) -> None:
         """The step counts as computed from now on; who reaches its last token samples."""
-        dirty, is_async = self._lane.journal.requests, self._is_async
-        for request in (*draft.running, *draft.new, *draft.resumed):
-            request_id = request.request_id
-            num_tokens = draft.num_scheduled_tokens[request_id]
-            request.num_computed_tokens += num_tokens
+        counts = draft.num_scheduled_tokens
+        scheduled = draft.running
+        if draft.new or draft.resumed:
+            admitted = {r.request_id: r for r in (*draft.new, *draft.resumed)}
+            rest = list(counts)[len(scheduled) :]
+            scheduled = [*scheduled, *[admitted[request_id] for request_id in rest]]
+        num_placeholders = 1 if self._is_async else 0
+        for request, (request_id, num_tokens) in zip(scheduled, counts.items(), strict=True):
+            computed = request.num_computed_tokens + num_tokens
+            request.num_computed_tokens = computed
             request.num_in_flight_tokens += num_tokens
             num_known = len(request.all_token_ids) + request.num_output_placeholders
-            request.is_prefill_chunk = request.num_computed_tokens < num_known
-            dirty[request_id] = request
-            if request.is_prefill_chunk:
+            if computed < num_known:
+                request.is_prefill_chunk = True
                 continue
+            request.is_prefill_chunk = False
             output_indices[request_id] = num_known - request.num_prompt_tokens
+            request.num_output_placeholders += num_placeholders
+        self._lane.journal.requests.update(zip(counts, scheduled, strict=True))
+        if self._rules.samples or (self._is_async and self._num_spec_tokens):
+            self._after_sampling(draft, scheduled, output_indices)
+
+    def _after_sampling(
+        self, draft: StepDraft, scheduled: list[Request], output_indices: dict[str, int]
+    ) -> None:
+        for request in scheduled:
+            request_id = request.request_id
+            if request_id not in output_indices:
+                continue
             for samples in self._rules.samples:
                 samples(request, draft)
-            if is_async:
-                num_drafts = len(draft.drafts.get(request_id, ()))
-                request.num_output_placeholders += 1 + num_drafts
-                if self._num_spec_tokens:
-                    request.spec_token_ids = [-1] * self._num_spec_tokens
+            if self._is_async and self._num_spec_tokens:
+                request.num_output_placeholders += len(draft.drafts.get(request_id, ()))
+                request.spec_token_ids = [-1] * self._num_spec_tokens
 
     def _stats(self, draft: StepDraft) -> StepStats:
         lane = self._lane

@@ -15,20 +15,28 @@ from scheduler_svc.core.unified.step_draft import StepDraft
 
 class RunningPass:
     def __init__(self, lane: LaneState, features: Features) -> None:
+        config, rules = lane.config, features.rules
         self._lane = lane
-        self._rules = features.rules
+        self._config = config
+        self._rules = rules
         self._deferred_frees = features.deferred_frees
-        self._config = lane.config
         self._kv: KVCacheManager = lane.kv
-        self._draft_slots = lane.config.draft_slots_per_request
-        self._is_priority = lane.config.policy == "priority"
+        self._draft_slots = config.draft_slots_per_request
+        self._is_priority = config.policy == "priority"
         self._cursor = 0
+        has_rules = rules.may_run or rules.clamp or rules.scheduled
+        has_drafts = config.num_spec_tokens or config.num_lookahead_tokens or self._draft_slots
+        self._has_plain_decodes = not (has_rules or has_drafts)
 
     def run(self, draft: StepDraft) -> None:
         """Walk `running` from the front. n = 0 is passed over; no room ends the walk."""
         running = self._lane.running
         self._cursor = 0
-        while self._cursor < len(running) and draft.token_budget > 0:
+        while True:
+            if self._has_plain_decodes:
+                self._serve_plain_decodes(draft)
+            if self._cursor >= len(running) or draft.token_budget <= 0:
+                break
             if draft.input_budget <= self._draft_slots:
                 break
             request = running[self._cursor]
@@ -36,26 +44,48 @@ class RunningPass:
             if not self._may_run(request, draft):
                 continue
             num_tokens = self._num_tokens(request, draft)
-            if num_tokens == 0:
-                continue
-            if not self._allocate(request, num_tokens, draft):
+            if num_tokens > 0 and not self._allocate(request, num_tokens, draft):
                 break
 
+    def _serve_plain_decodes(self, draft: StepDraft) -> None:
+        """Serve what wants one token and needs no block, up to the first that is different.
+
+        This is nearly all of a step, and the rest of this file in short: a slot for the token is
+        there unless the computed tokens fill their blocks, and no block becomes full unless the
+        known tokens fill theirs.
+        """
+        running, served, counts = self._lane.running, draft.running, draft.num_scheduled_tokens
+        block_size, last = self._config.block_size, self._config.max_model_len - 1
+        first = self._cursor
+        for request in running[first : first + min(draft.token_budget, draft.input_budget)]:
+            num_known = len(request.all_token_ids)
+            computed = request.num_computed_tokens
+            placeholders = request.num_output_placeholders
+            if (
+                num_known + placeholders - computed != 1
+                or not computed % block_size
+                or not num_known % block_size
+                or computed >= last
+                or request.spec_token_ids
+                or (placeholders and computed + 2 - placeholders >= request.max_total_tokens)
+            ):
+                break
+            counts[request.request_id] = 1
+            served.append(request)
+            self._cursor += 1
+        num_served = self._cursor - first
+        draft.token_budget -= num_served
+        draft.input_budget -= num_served
+
     def _may_run(self, request: Request, draft: StepDraft) -> bool:
-        for may_run in self._rules.may_run:  # noqa: SIM110 - a loop costs less than a generator
-            if not may_run(request, draft):
-                return False
-        return True
+        return all(may_run(request, draft) for may_run in self._rules.may_run)
 
     def _num_tokens(self, request: Request, draft: StepDraft) -> int:
         """How far the request wants to catch up, within the step's limits; 0: not in this step."""
         computed = request.num_computed_tokens
         placeholders = request.num_output_placeholders
-        if placeholders > 0:
-            # All drafts rejected, the steps in flight reach max_tokens already.
-            most = request.num_prompt_tokens + request.submission.sampling_params.max_tokens
-            if computed + 2 - placeholders >= most:
-                return 0
+        if placeholders > 0 and computed + 2 - placeholders >= request.max_total_tokens:
+            return 0  # all drafts rejected, the steps in flight reach max_tokens already
         num_tokens = len(request.all_token_ids) + len(request.spec_token_ids)
         num_tokens += placeholders - computed
         if 0 < draft.long_prefill_cap < num_tokens:
@@ -75,15 +105,13 @@ class RunningPass:
 
     def _allocate(self, request: Request, num_tokens: int, draft: StepDraft) -> bool:
         """Give the request its blocks, at the cost of others if need be; false: the walk ends."""
-        registered_before = request.num_registered_blocks
+        num_registered = request.num_registered_blocks
         while True:
             blocks = self._kv.allocate_slots(request, num_tokens, self._config.num_lookahead_tokens)
             if blocks is not None:
                 break
             victim = self._choose_victim()
-            if self._deferred_frees is not None and (
-                self._deferred_frees.has_pending or victim.num_in_flight_tokens > 0
-            ):
+            if self._must_wait_for_frees(victim):
                 return False
             self._preempt(victim, draft)
             if victim is request:
@@ -91,10 +119,11 @@ class RunningPass:
         request_id = request.request_id
         draft.spend(request_id, num_tokens, self._draft_slots)
         draft.running.append(request)
-        draft.registered_before[request_id] = registered_before
+        if request.num_registered_blocks != num_registered:
+            draft.registered_before[request_id] = num_registered
         draft.has_prefill_chunk = draft.has_prefill_chunk or request.is_prefill_chunk
         if blocks:
-            draft.new_blocks[request_id] = blocks
+            draft.new_blocks[request_id] = tuple([block.block_id for block in blocks])
         if request.spec_token_ids:
             self._schedule_drafts(request, num_tokens, draft)
         for scheduled in self._rules.scheduled:
@@ -107,6 +136,11 @@ class RunningPass:
         if num_drafts > 0:
             draft.drafts[request.request_id] = request.spec_token_ids[:num_drafts]
         request.spec_token_ids = []
+
+    def _must_wait_for_frees(self, victim: Request) -> bool:
+        """Where frees are deferred, a victim in flight would not give its blocks now (11.4)."""
+        frees = self._deferred_frees
+        return frees is not None and (frees.has_pending or victim.num_in_flight_tokens > 0)
 
     def _choose_victim(self) -> Request:
         """FCFS: the last; PRIORITY: the least important of all, the first of exact equals."""
@@ -123,14 +157,21 @@ class RunningPass:
             if index < self._cursor:
                 self._cursor -= 1
             if victim.request_id in draft.num_scheduled_tokens:
-                draft.undo(victim, self._draft_slots)
-                for undone in self._rules.undone:
-                    undone(victim, draft)
-                if not self._config.strict:
-                    first = draft.registered_before[victim.request_id]
-                    self._kv.unregister_from(victim, first)
+                self._undo(victim, draft)
         self._lane.preempt(victim)
         draft.preempted.append(victim)
+
+    def _undo(self, victim: Request, draft: StepDraft) -> None:
+        """Take back what the victim got in this step, also the hashes of KV never computed (H20).
+
+        vLLM leaves those (`strict`).
+        """
+        draft.undo(victim, self._draft_slots)
+        for undone in self._rules.undone:
+            undone(victim, draft)
+        first_registered = draft.registered_before.get(victim.request_id)
+        if first_registered is not None and not self._config.strict:
+            self._kv.unregister_from(victim, first_registered)
 
 
 def _importance(request: Request) -> tuple[int, int]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from scheduler_svc.core.block_pool import KVCacheBlock
 from scheduler_svc.core.request import Request
 
 
@@ -27,7 +26,7 @@ class StepDraft:
     running: list[Request] = field(default_factory=list[Request])
     new: list[Request] = field(default_factory=list[Request])
     resumed: list[Request] = field(default_factory=list[Request])
-    new_blocks: dict[str, list[KVCacheBlock]] = field(default_factory=dict[str, list[KVCacheBlock]])
+    new_blocks: dict[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
     drafts: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
     registered_before: dict[str, int] = field(default_factory=dict[str, int])
     preempted: list[Request] = field(default_factory=list[Request])
