@@ -60,33 +60,7 @@ def main() -> None:
         sys.exit(f"gateway_svc: error: {config.host}:{config.port}: {error.strerror or error}")
 
 
-async def serve(config: GatewayConfig, model: ModelDirectory, tokenizer: Tokenizer) -> None:
-    """Until SIGTERM or SIGINT; a second one does not wait for the grace."""
-    with _listen(config.host, config.port) as listener:
-        gateway, front = _build(config, model, tokenizer)
-        server = HttpServer(
-            uvicorn.Config(
-                make_app(front),
-                log_config=None,
-                access_log=False,
-                lifespan="off",
-                timeout_keep_alive=KEEP_ALIVE_S,
-                timeout_graceful_shutdown=CLOSE_GRACE_S,
-            )
-        )
-        host, port = listener.getsockname()[:2]
-        log.info("%s serves %s on http://%s:%d", config.gateway_id, config.model_names, host, port)
-        async with asyncio.TaskGroup() as group:  # one of them that fails ends the process, loudly
-            session = group.create_task(gateway.client.run())
-            http = group.create_task(server.serve(sockets=[listener]))
-            await _stopped(gateway, config.drain_grace_s)
-            server.should_exit = True
-            await http
-            await gateway.client.say_goodbye()
-            session.cancel()
-
-
-def _build(
+def build(
     config: GatewayConfig, model: ModelDirectory, tokenizer: Tokenizer
 ) -> tuple[Gateway, Front]:
     metrics = GatewayMetrics(config.model_names[0])
@@ -106,6 +80,36 @@ def _build(
     factory = CallFactory(model, tokenizer, config.model_names, max_model_len)
     cards = make_model_cards(config.model_names, own_limit)
     return gateway, Front(gateway, factory, cards, config.max_body_bytes)
+
+
+def make_http_server(front: Front) -> HttpServer:
+    return HttpServer(
+        uvicorn.Config(
+            make_app(front),
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=CLOSE_GRACE_S,
+        )
+    )
+
+
+async def serve(config: GatewayConfig, model: ModelDirectory, tokenizer: Tokenizer) -> None:
+    """Until SIGTERM or SIGINT; a second one does not wait for the grace."""
+    with _listen(config.host, config.port) as listener:
+        gateway, front = build(config, model, tokenizer)
+        server = make_http_server(front)
+        host, port = listener.getsockname()[:2]
+        log.info("%s serves %s on http://%s:%d", config.gateway_id, config.model_names, host, port)
+        async with asyncio.TaskGroup() as group:  # one of them that fails ends the process, loudly
+            session = group.create_task(gateway.client.run())
+            http = group.create_task(server.serve(sockets=[listener]))
+            await _stopped(gateway, config.drain_grace_s)
+            server.should_exit = True
+            await http
+            await gateway.client.say_goodbye()
+            session.cancel()
 
 
 async def _stopped(gateway: Gateway, grace_s: float) -> None:

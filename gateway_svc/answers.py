@@ -130,5 +130,7 @@ class Answer:
     def _logprobs(self, choice: Choice, first: int, num: int) -> JsonObject | None:
         if choice.submission.sampling_params.num_logprobs is None or num == 0:
             return None
+        if len(choice.logprobs) < first + num:  # an executor that cannot tell them
+            return None
         make = chat_logprobs if self._is_chat else completion_logprobs
         return make(choice, range(first, first + num), self._tokenizer)

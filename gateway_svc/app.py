@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway_svc.api_error import ApiError, internal, invalid, not_found
 from gateway_svc.call import Call
@@ -181,7 +181,7 @@ def make_model_cards(names: tuple[str, ...], max_model_len: int) -> list[dict[st
     ]
 
 
-def make_app(front: Front) -> Starlette:
+def make_app(front: Front) -> ASGIApp:
     app = Starlette(
         routes=[
             Route("/v1/completions", front.completions, methods=["POST"]),
@@ -200,8 +200,8 @@ def make_app(front: Front) -> Starlette:
             Exception: _on_fault,
         },
     )
-    app.add_middleware(RequestIdHeader)
-    return app
+    # Outside of all of Starlette's own, so that its answer to a fault carries the header too.
+    return RequestIdHeader(app)
 
 
 async def _complete(complete: Callable[[bytes], Call], body: bytes) -> Call:

@@ -1,7 +1,8 @@
 """Whether requests are being served, and for how long they have not been.
 
 Knows nothing about how that is found out; time is told to it. Invariant: ready means progress, not
-a living process: work that waits while no step ends is not ready after `stall_s`.
+a living process: work that waits while no step ends is not ready after `stall_s`, and a gateway
+that never had a scheduler with an executor is not ready at all.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ class Availability:
     def __init__(self, stall_s: float, now: float) -> None:
         self._stall_s = stall_s
         self._is_connected = False
-        self._has_executor = True  # until we are told otherwise
+        self._has_executor = False
+        self._was_available = False
         self._unavailable_since: float | None = now
         self._last_progress = now
         self._was_busy = False
@@ -52,7 +54,7 @@ class Availability:
         self._was_busy = is_busy
 
     def why_not_ready(self, now: float) -> str | None:
-        if self.unavailable_for(now) > self._stall_s:
+        if not self._was_available or self.unavailable_for(now) > self._stall_s:
             what = "executor" if self._is_connected else "scheduler"
             return f"no {what} for {self.unavailable_for(now):.1f} s"
         if self._was_busy and now - self._last_progress > self._stall_s:
@@ -62,5 +64,6 @@ class Availability:
     def _update(self, now: float) -> None:
         if self._is_connected and self._has_executor:
             self._unavailable_since = None
+            self._was_available = True
         elif self._unavailable_since is None:
             self._unavailable_since = now

@@ -171,7 +171,7 @@ class _Session:
         self._stub = scheduler_pb2_grpc.SchedulerServiceStub(channel)
         self._outgoing: asyncio.Queue[Request] = asyncio.Queue()
         self._submitted: set[str] = set()  # calls, in this session
-        self._epoch: int | None = None  # set by the acknowledgement
+        self._is_acknowledged = asyncio.Event()
         self._handlers: dict[str, Callable[[Any], None]] = {
             "hello_ack": self._on_hello_ack,
             "not_leader": self._on_not_leader,
@@ -259,11 +259,11 @@ class _Session:
                 return
 
     async def _beat(self) -> None:
+        await self._is_acknowledged.wait()
         while True:
+            self._send(Request(alive=types_pb2.Alive(epoch=self._client.seen.epoch)))
+            await self._ask_status()
             await asyncio.sleep(self._client.settings.heartbeat_s)
-            if self._epoch is not None:
-                self._send(Request(alive=types_pb2.Alive(epoch=self._epoch)))
-                await self._ask_status()
 
     async def _ask_status(self) -> None:
         """Whether there is an executor, and whether steps end: rows alone do not show a prefill."""
@@ -287,11 +287,11 @@ class _Session:
 
     def _on_hello_ack(self, ack: scheduler_pb2.SessionHelloAck) -> None:
         self._client.seen.check(ack.leader)
-        self._epoch = ack.leader.epoch
+        self._is_acknowledged.set()
         self._client.max_model_len = ack.max_model_len
         self._client.availability.set_connected(True, time.monotonic())
         self._client.metrics.sessions_opened.inc()
-        log.info("session with %s, epoch %d", self._address, self._epoch)
+        log.info("session with %s, epoch %d", self._address, ack.leader.epoch)
 
     def _on_not_leader(self, message: scheduler_pb2.NotLeader) -> None:
         self._client.suggest_leader(message.leader_address)
