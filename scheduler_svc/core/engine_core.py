@@ -224,10 +224,10 @@ class EngineCore:
         lane.retired = plan.key
         state.dirty_lanes.add(lane.executor_id)
         state.counters.num_steps_finished += 1
-        for output in outputs:
-            state.touched[output.request_id] = None
-            if output.finish is not None:
-                state.note_finish(state.requests[output.request_id])
+        for request_id, finish in outputs.items():
+            state.touched[request_id] = None
+            if finish is not None:
+                state.note_finish(state.requests[request_id])
         for request_id, error in result.row_errors.items():
             request = state.requests.get(request_id)
             if request is not None and not request.is_finished:

@@ -21,7 +21,6 @@ from segue.types import (
     Finish,
     Generation,
     ModelRunnerOutput,
-    RequestOutput,
     SchedulerOutput,
     StepKey,
 )
@@ -108,11 +107,12 @@ class SchedulingPolicy(ABC):
     @abstractmethod
     def update_from_output(
         self, plan: SchedulerOutput, result: ModelRunnerOutput, now_ms: int
-    ) -> list[RequestOutput]:
-        """Take the result of the oldest step in flight; give back what clients are to see.
+    ) -> dict[str, Finish | None]:
+        """Take the result of the oldest step in flight.
 
-        Requests that end here are finished when it returns. A row goes to its request wherever that
-        is queued now. Rows of finished requests are passed over.
+        Returns the requests that have new output rows or ended, each with its end if it did; the
+        rows themselves are on the requests, and what is told of them is derived from there (rule
+        1). A row goes to its request wherever that is queued now; rows of finished ones are void.
         """
 
     @abstractmethod

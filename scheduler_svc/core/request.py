@@ -113,6 +113,7 @@ class Request:
         "request_id",
         "spec_token_ids",
         "status",
+        "stop_ids",
         "submission",
     )
 
@@ -129,7 +130,9 @@ class Request:
         self.all_token_ids = list(submission.prompt_token_ids)
         self.num_prompt_tokens = len(self.all_token_ids)
         self.priority_key = (submission.priority, submission.arrival_unix_ms, self.request_id)
-        self.max_total_tokens = self.num_prompt_tokens + submission.sampling_params.max_tokens
+        params = submission.sampling_params
+        self.max_total_tokens = self.num_prompt_tokens + params.max_tokens
+        self.stop_ids = frozenset((params.eos_token_id, *params.stop_token_ids))
         self.status = RequestStatus.WAITING
         self.grammar_state = GrammarState.NONE
         if has_grammar:

@@ -18,16 +18,19 @@ def check_stop(request: Request, max_model_len: int) -> Finish | None:
     params = request.submission.sampling_params
     last = request.all_token_ids[-1]
     if last == params.eos_token_id:
-        return _finish(request, FinishReason.STOP, None)
+        return make_finish(request, FinishReason.STOP)
     if last in params.stop_token_ids:
-        return _finish(request, FinishReason.STOP, last)
+        return make_finish(request, FinishReason.STOP, last)
     if len(request.all_token_ids) >= max_model_len or num_output >= params.max_tokens:
-        return _finish(request, FinishReason.LENGTH, None)
+        return make_finish(request, FinishReason.LENGTH)
     return None
 
 
-def _finish(request: Request, reason: FinishReason, stop_reason: int | None) -> Finish:
+def make_finish(
+    request: Request, reason: FinishReason, stop_reason: int | None = None, message: str = ""
+) -> Finish:
+    """The end of a request as it is now."""
     usage = Usage(
         request.num_prompt_tokens, request.num_output_tokens, request.num_cached_tokens or 0
     )
-    return Finish(reason, usage, stop_reason)
+    return Finish(reason, usage, stop_reason, message)

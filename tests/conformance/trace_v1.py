@@ -224,10 +224,14 @@ class V1Trace:
         )
         if self.connector is not None:
             self.connector.report(event["model"].get("kv", {}))
+        before = {i: self.requests[i].num_output_tokens for i in plan.num_scheduled_tokens}
         outputs = self.scheduler.update_from_output(plan, result, now_ms=1)
-        self._finished_since |= {o.request_id for o in outputs if o.finish}
+        self._finished_since |= {i for i, finish in outputs.items() if finish is not None}
         decided = {
-            "outputs": [self._output(output) for output in outputs],
+            "outputs": [
+                self._output(request_id, finish, before.get(request_id, 0))
+                for request_id, finish in outputs.items()
+            ],
             "finished_set": sorted(self._finished_since),
             "prefix_stats": self.scheduler.prefix_stats.take(),
             "running_q": [
@@ -255,17 +259,21 @@ class V1Trace:
             return self.requests[request_id].num_output_tokens
         return plan.output_indices[request_id]
 
-    def _output(self, output: Any) -> dict[str, Any]:
-        row: dict[str, Any] = {"id": output.request_id, "tokens": list(output.new_token_ids)}
-        if output.finish is not None:
-            row["finish"] = output.finish.reason.value
-            if output.finish.stop_reason is not None:
-                row["stop_reason"] = output.finish.stop_reason
-            if self.connector is not None and output.request_id in self.connector.sending:
-                row["kv_transfer_params"] = {"from": output.request_id}
-        if output.new_token_ids and output.request_id not in self._cached_told:
-            self._cached_told.add(output.request_id)
-            row["cached_tokens"] = output.num_cached_tokens
+    def _output(
+        self, request_id: str, finish: Finish | None, num_outputs_before: int
+    ) -> dict[str, Any]:
+        request = self.requests[request_id]
+        tokens = request.output_token_ids[num_outputs_before:]
+        row: dict[str, Any] = {"id": request_id, "tokens": tokens}
+        if finish is not None:
+            row["finish"] = finish.reason.value
+            if finish.stop_reason is not None:
+                row["stop_reason"] = finish.stop_reason
+            if self.connector is not None and request_id in self.connector.sending:
+                row["kv_transfer_params"] = {"from": request_id}
+        if tokens and request_id not in self._cached_told:
+            self._cached_told.add(request_id)
+            row["cached_tokens"] = request.num_cached_tokens
         return row
 
     def _label(self, block_hash: bytes) -> int:

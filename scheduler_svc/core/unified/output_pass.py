@@ -9,20 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from scheduler_svc.core.request import Request, RequestStatus
-from scheduler_svc.core.stop_check import check_stop
+from scheduler_svc.core.stop_check import check_stop, make_finish
 from scheduler_svc.core.unified.features import Features
 from scheduler_svc.core.unified.lane_state import LaneState
-from segue.types import (
-    Finish,
-    FinishReason,
-    ModelRunnerOutput,
-    RequestOutput,
-    SchedulerOutput,
-    TokenLogprobs,
-    Usage,
-)
+from segue.types import Finish, FinishReason, ModelRunnerOutput, SchedulerOutput, TokenLogprobs
 
-FinishForeign = Callable[[Request, Finish, int], None]
+End = Callable[[Request, Finish], None]
 
 
 class OutputPass:
@@ -34,6 +26,7 @@ class OutputPass:
         self._lane_id = lane_id
         self._features = features
         self._rules = features.rules
+        self._block_size = lane.config.block_size
         self._max_model_len = lane.config.max_model_len
         self._is_async = lane.config.async_scheduling
 
@@ -42,8 +35,9 @@ class OutputPass:
         plan: SchedulerOutput,
         result: ModelRunnerOutput,
         now_ms: int,
-        finish_foreign: FinishForeign,
-    ) -> list[RequestOutput]:
+        finish_foreign: Callable[[Request, Finish, int], None],
+    ) -> dict[str, Finish | None]:
+        """The requests that have new tokens or ended, in order, each with its end."""
         features = self._features
         if features.deferred_frees is not None:
             features.deferred_frees.step_processed()
@@ -66,9 +60,9 @@ class OutputPass:
 
         outputs = self._take_rows(plan, result, passed_over, end)
         for request in features.grammar_wait.take_refused():
-            outputs.append(self._fail(request, "its grammar does not compile", now_ms))
+            self._fail(request, "its grammar does not compile", end, outputs)
         for request in failed:
-            outputs.append(self._fail(request, "its KV could not be loaded", now_ms))
+            self._fail(request, "its KV could not be loaded", end, outputs)
         if report is not None:
             assert features.remote_kv is not None
             features.remote_kv.take_finished(report, self._requests)
@@ -79,7 +73,7 @@ class OutputPass:
         for request_id, num_scheduled in plan.num_scheduled_tokens.items():
             request = self._requests.get(request_id)
             if request is not None:
-                self.settle(request, num_scheduled)
+                self._settle(request, num_scheduled)
         if self._features.deferred_frees is not None:
             self._features.deferred_frees.step_processed()
 
@@ -88,36 +82,96 @@ class OutputPass:
         plan: SchedulerOutput,
         result: ModelRunnerOutput,
         passed_over: Collection[str],
-        end: Callable[[Request, Finish], None],
-    ) -> list[RequestOutput]:
+        end: End,
+    ) -> dict[str, Finish | None]:
         """`passed_over`: requests whose row is void, since what they read was not there."""
-        rows = {request_id: index for index, request_id in enumerate(result.request_ids)}
-        outputs: list[RequestOutput] = []
+        requests, outputs = self._requests, dict[str, Finish | None]()
+        sampled, first_indices = result.sampled_token_ids, result.first_output_indices
+        rows = dict(zip(result.request_ids, range(len(sampled)), strict=True))
+        is_plain_step = not (
+            plan.draft_token_ids or result.logprobs or passed_over or self._rules.processed
+        )
+        answered: list[Request] = []
         for request_id, num_scheduled in plan.num_scheduled_tokens.items():
-            request = self._requests.get(request_id)
+            request = requests.get(request_id)
             if request is None:
                 continue
-            is_stale, is_dropped = self.settle(request, num_scheduled)
+            answered.append(request)
             row = rows.get(request_id)
-            if request.is_finished or is_dropped or request_id in passed_over:
-                continue
-            tokens = result.sampled_token_ids[row] if row is not None else []
-            if not is_stale:
-                num_drafts = len(plan.draft_token_ids.get(request_id, ()))
-                self._count_drafts(request, num_drafts, len(tokens))
-            for processed in self._rules.processed:
-                processed(request)
-            if row is None:
-                continue
-            assert result.first_output_indices[row] == request.num_output_tokens
-            logprobs = result.logprobs.get(request_id, [])
-            output = self._append(request, tokens, logprobs, is_stale=is_stale)
-            outputs.append(output)
-            if output.finish is not None:
-                end(request, output.finish)
+            if (
+                is_plain_step
+                and row is not None
+                and request.status is RequestStatus.RUNNING
+                and not request.num_stale_output_tokens
+            ):
+                request.num_in_flight_tokens -= num_scheduled
+                finish = self._append_one(request, sampled[row], first_indices[row])
+            else:
+                is_stale, is_void = self._settle(request, num_scheduled)
+                if is_void or request.is_finished or request_id in passed_over:
+                    continue
+                tokens = sampled[row] if row is not None else []
+                if not is_stale:
+                    num_drafts = len(plan.draft_token_ids.get(request_id, ()))
+                    self._take_back_rejected(request, num_drafts, len(tokens))
+                for processed in self._rules.processed:
+                    processed(request)
+                if row is None:
+                    continue
+                assert first_indices[row] == request.num_output_tokens
+                logprobs = result.logprobs.get(request_id, [])
+                finish = self._append(request, tokens, logprobs, is_stale=is_stale)
+            outputs[request_id] = finish
+            if finish is not None:
+                end(request, finish)
+        self._lane.journal.requests.update({r.request_id: r for r in answered})
         return outputs
 
-    def settle(self, request: Request, num_scheduled: int) -> tuple[bool, bool]:
+    def _append_one(self, request: Request, tokens: list[int], first_index: int) -> Finish | None:
+        """`_append` for one token of a running request without drafts: nearly all of a step."""
+        all_token_ids = request.all_token_ids
+        num_tokens = len(all_token_ids)
+        assert first_index == num_tokens - request.num_prompt_tokens
+        (token,) = tokens
+        all_token_ids.append(token)
+        num_tokens += 1
+        if not num_tokens % self._block_size:
+            request.update_block_hashes()
+        if self._is_async:
+            request.num_output_placeholders -= 1
+            num_known = request.num_computed_tokens - request.num_output_placeholders
+            if not num_known % self._block_size:
+                self._lane.kv.register_full_blocks(request, num_known)
+        if (
+            token in request.stop_ids
+            or num_tokens >= request.max_total_tokens
+            or num_tokens >= self._max_model_len
+        ):
+            return check_stop(request, self._max_model_len)
+        return None
+
+    def _append(
+        self, request: Request, tokens: list[int], logprobs: list[TokenLogprobs], *, is_stale: bool
+    ) -> Finish | None:
+        """Append tokens up to the first that ends the request; register what is full now."""
+        finish = None
+        num_taken = 0
+        for token in tokens:
+            request.all_token_ids.append(token)
+            num_taken += 1
+            finish = check_stop(request, self._max_model_len)
+            if finish is not None:
+                break
+        request.output_logprobs.extend(logprobs[:num_taken])
+        request.update_block_hashes()
+        if self._is_async and not is_stale:
+            request.num_output_placeholders -= num_taken
+            if request.status is RequestStatus.RUNNING:
+                num_known = request.num_computed_tokens - request.num_output_placeholders
+                self._lane.kv.register_full_blocks(request, num_known)
+        return finish
+
+    def _settle(self, request: Request, num_scheduled: int) -> tuple[bool, bool]:
         """A row has been answered, or never will be. Returns (it was stale, it is to be dropped).
 
         What is in flight on a lane that the request has left is stale, whatever comes first.
@@ -135,7 +189,7 @@ class OutputPass:
             request.drains_elsewhere = False
         return True, is_dropped
 
-    def _count_drafts(self, request: Request, num_drafts: int, num_tokens: int) -> None:
+    def _take_back_rejected(self, request: Request, num_drafts: int, num_tokens: int) -> None:
         """Rejected drafts go back from what counts as computed, and from the placeholders."""
         if num_drafts == 0 or num_tokens == 0:
             return
@@ -145,45 +199,9 @@ class OutputPass:
         if request.num_output_placeholders > 0:
             request.num_output_placeholders -= num_rejected
 
-    def _append(
-        self, request: Request, tokens: list[int], logprobs: list[TokenLogprobs], *, is_stale: bool
-    ) -> RequestOutput:
-        """Append tokens up to the first that ends the request; register what is full now."""
-        first_index = request.num_output_tokens
-        finish = None
-        num_taken = 0
-        for token in tokens:
-            request.all_token_ids.append(token)
-            num_taken += 1
-            finish = check_stop(request, self._max_model_len)
-            if finish is not None:
-                break
-        taken_logprobs = tuple(logprobs[:num_taken])
-        if taken_logprobs:
-            request.output_logprobs.extend(taken_logprobs)
-        request.update_block_hashes()
-        if self._is_async and not is_stale:
-            request.num_output_placeholders -= num_taken
-            if request.status is RequestStatus.RUNNING:
-                num_known = request.num_computed_tokens - request.num_output_placeholders
-                self._lane.kv.register_full_blocks(request, num_known)
-        return RequestOutput(
-            request.request_id,
-            first_index,
-            tuple(tokens[:num_taken]),
-            taken_logprobs,
-            finish,
-            request.num_cached_tokens or 0,
-        )
-
-    def _fail(self, request: Request, message: str, now_ms: int) -> RequestOutput:
-        """End a request of this lane with an error."""
-        usage = Usage(
-            request.num_prompt_tokens, request.num_output_tokens, request.num_cached_tokens or 0
-        )
-        finish = Finish(FinishReason.ERROR, usage, message=message)
-        request.set_finished(finish, now_ms)
-        self._lane.leave(request)
-        return RequestOutput(
-            request.request_id, request.num_output_tokens, (), (), finish, usage.num_cached_tokens
-        )
+    def _fail(
+        self, request: Request, message: str, end: End, outputs: dict[str, Finish | None]
+    ) -> None:
+        finish = make_finish(request, FinishReason.ERROR, message=message)
+        end(request, finish)
+        outputs[request.request_id] = finish

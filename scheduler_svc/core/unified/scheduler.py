@@ -35,7 +35,6 @@ from segue.types import (
     Finish,
     Generation,
     ModelRunnerOutput,
-    RequestOutput,
     SchedulerOutput,
     StepKey,
 )
@@ -100,7 +99,7 @@ class UnifiedScheduler(SchedulingPolicy):
 
     def update_from_output(
         self, plan: SchedulerOutput, result: ModelRunnerOutput, now_ms: int
-    ) -> list[RequestOutput]:
+    ) -> dict[str, Finish | None]:
         return self._output_pass.run(plan, result, now_ms, self.on_foreign_finish)
 
     def update_draft_token_ids(self, request_id: str, drafts: list[int]) -> None:
