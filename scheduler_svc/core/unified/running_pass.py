@@ -26,6 +26,8 @@ class RunningPass:
         self._cursor = 0
         has_rules = rules.may_run or rules.clamp or rules.scheduled
         has_drafts = config.num_spec_tokens or config.num_lookahead_tokens or self._draft_slots
+        # Computed tokens are ahead of the known ones by at most one for each step in flight.
+        self._near_model_len = config.max_model_len - config.max_steps_in_flight
         self._has_plain_decodes = not (has_rules or has_drafts)
 
     def run(self, draft: StepDraft) -> None:
@@ -51,29 +53,30 @@ class RunningPass:
         """Serve what wants one token and needs no block, up to the first that is different.
 
         This is nearly all of a step, and the rest of this file in short: a slot for the token is
-        there unless the computed tokens fill their blocks, and no block becomes full unless the
-        known tokens fill theirs.
+        there unless the computed tokens fill their blocks, no block becomes full unless the known
+        tokens fill theirs, and no limit is reached unless it is near.
         """
-        running, served, counts = self._lane.running, draft.running, draft.num_scheduled_tokens
-        block_size, last = self._config.block_size, self._config.max_model_len - 1
         first = self._cursor
-        for request in running[first : first + min(draft.token_budget, draft.input_budget)]:
+        counts = draft.num_scheduled_tokens
+        block_size, near_model_len = self._config.block_size, self._near_model_len
+        served: list[Request] = []
+        end = first + min(draft.token_budget, draft.input_budget)
+        for request in self._lane.running[first:end]:
             num_known = len(request.all_token_ids)
             computed = request.num_computed_tokens
-            placeholders = request.num_output_placeholders
             if (
-                num_known + placeholders - computed != 1
+                num_known + request.num_output_placeholders - computed != 1
                 or not computed % block_size
                 or not num_known % block_size
-                or computed >= last
-                or request.spec_token_ids
-                or (placeholders and computed + 2 - placeholders >= request.max_total_tokens)
+                or num_known >= near_model_len
+                or num_known >= request.max_total_tokens - 1
             ):
                 break
             counts[request.request_id] = 1
             served.append(request)
-            self._cursor += 1
-        num_served = self._cursor - first
+        draft.running += served
+        num_served = len(served)
+        self._cursor += num_served
         draft.token_budget -= num_served
         draft.input_budget -= num_served
 
