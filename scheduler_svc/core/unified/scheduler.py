@@ -104,6 +104,7 @@ class UnifiedScheduler(SchedulingPolicy):
 
     def update_draft_token_ids(self, request_id: str, drafts: list[int]) -> None:
         """Drafts to verify in the next step; not used with overlap, where the executor has them."""
+        assert self.config.num_spec_tokens > 0
         request = self.requests.get(request_id)
         if request is None or request.is_finished or request.is_prefill_chunk:
             return

@@ -1,0 +1,45 @@
+"""Every recorded decision of the real schedulers, one test for each scenario."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.conformance.replay import TRACES, replay
+
+V1_TRACES = sorted((TRACES / "v1").glob("*.jsonl.gz"))
+
+
+def _scenario(path: Path) -> str:
+    return path.name.removesuffix(".jsonl.gz")
+
+
+@pytest.mark.parametrize("path", V1_TRACES, ids=_scenario)
+def test_decides_what_vllm_decides(path: Path) -> None:
+    verdict = replay(path)
+    assert not verdict.mismatch, verdict.mismatch
+    assert verdict.num_steps > 0
+
+
+def test_all_traces_are_there() -> None:
+    """A trace that is lost would otherwise pass."""
+    assert len(V1_TRACES) == 84
+
+
+def test_a_mismatch_says_where_and_shows_both_decisions(tmp_path: Path) -> None:
+    """A replay that cannot fail proves nothing."""
+    with gzip.open(TRACES / "v1" / "tight_cache.jsonl.gz", "rt") as lines:
+        events = [json.loads(line) for line in lines]
+    changed = next(e for e in events if e["e"] == "schedule" and e["step"] == 40)
+    changed["expect"]["free_crc"] += 1
+    path = tmp_path / "changed.jsonl.gz"
+    with gzip.open(path, "wt") as out:
+        out.writelines(json.dumps(event) + "\n" for event in events)
+    verdict = replay(path)
+    assert verdict.num_steps == 40
+    assert "schedule 40 differs" in verdict.mismatch
+    assert "* free_crc" in verdict.mismatch
+    assert "schedule 39:" in verdict.mismatch
