@@ -10,19 +10,16 @@ from scheduler_svc.core.kv_cache_manager import KVCacheManager
 from scheduler_svc.core.request import Request
 from scheduler_svc.core.rules.rule import Rule
 from scheduler_svc.core.unified.step_draft import StepDraft
+from segue.types import SchedulerOutput
 
 
 class DeferredFrees(Rule):
-    """Fences count steps that are planned and not processed yet."""
+    """Fences count steps in flight that have rows; those without write nothing."""
 
     def __init__(self, kv: KVCacheManager) -> None:
         self._kv = kv
         self._num_in_flight = 0
         self._waiting: list[tuple[int, list[int]]] = []
-
-    @property
-    def has_pending(self) -> bool:
-        return bool(self._waiting)
 
     def free(self, request: Request) -> None:
         if request.num_in_flight_tokens == 0:
@@ -31,11 +28,12 @@ class DeferredFrees(Rule):
             self._waiting.append((self._num_in_flight, self._kv.take_table(request)))
 
     def planned(self, draft: StepDraft) -> None:
-        del draft
-        self._num_in_flight += 1
+        self._num_in_flight += bool(draft.num_scheduled_tokens)
 
-    def step_processed(self) -> None:
-        """The oldest step in flight was processed, or cancelled."""
+    def step_processed(self, plan: SchedulerOutput) -> None:
+        """The oldest step in flight is being processed, or was cancelled."""
+        if not plan.num_scheduled_tokens:
+            return
         self._num_in_flight -= 1
         waiting, self._waiting = self._waiting, []
         for fence, table in waiting:

@@ -40,7 +40,7 @@ class OutputPass:
         """The requests that have new tokens or ended, in order, each with its end."""
         features = self._features
         if features.deferred_frees is not None:
-            features.deferred_frees.step_processed()
+            features.deferred_frees.step_processed(plan)
         report = None
         if features.remote_kv is not None:
             report = features.remote_kv.connector.take_report()
@@ -75,7 +75,7 @@ class OutputPass:
             if request is not None:
                 self._settle(request, num_scheduled)
         if self._features.deferred_frees is not None:
-            self._features.deferred_frees.step_processed()
+            self._features.deferred_frees.step_processed(plan)
 
     def _take_rows(
         self,

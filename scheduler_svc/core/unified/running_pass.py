@@ -143,7 +143,7 @@ class RunningPass:
     def _must_wait_for_frees(self, victim: Request) -> bool:
         """Where frees are deferred, a victim in flight would not give its blocks now (11.4)."""
         frees = self._deferred_frees
-        return frees is not None and (frees.has_pending or victim.num_in_flight_tokens > 0)
+        return frees is not None and victim.num_in_flight_tokens > 0
 
     def _choose_victim(self) -> Request:
         """FCFS: the last; PRIORITY: the least important of all, the first of exact equals."""
