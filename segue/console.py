@@ -51,6 +51,6 @@ class Console:
         try:
             self._out.write(text)
             self._out.flush()
-        except (BrokenPipeError, ValueError):
+        except BrokenPipeError:
             # Whoever read us has gone; the services go on, and their logs are in files.
-            return
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._out.fileno())

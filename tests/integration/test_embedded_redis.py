@@ -1,0 +1,137 @@
+"""The server that `serve` starts: found, checked, durable, and never shared by mistake."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from segue import embedded_redis
+from segue.embedded_redis import RedisUnusable, find_redis, inspect
+from segue.state_identity import StateIdentity, StateMismatch, claim_state, forget_state
+from tests.redis_process import RedisProcess, redis_binary, valkey_binary
+
+pytestmark = pytest.mark.redis
+
+IDENTITY = StateIdentity("a" * 64, 16, 1)
+
+
+@pytest.fixture(params=["redis", "valkey"])
+def binary(request: pytest.FixtureRequest) -> Path:
+    found = redis_binary() if request.param == "redis" else valkey_binary()
+    if found is None:
+        pytest.skip(f"no {request.param} server here")
+    return Path(found)
+
+
+@pytest.fixture
+def started(binary: Path, tmp_path: Path, free_port: int) -> Iterator[tuple[str, Path]]:
+    command = inspect(binary).command(tmp_path, free_port)
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    yield f"redis://127.0.0.1:{free_port}/0", tmp_path
+    process.kill()
+    process.wait()
+
+
+async def wait_until_it_answers(url: str) -> None:
+    while not await embedded_redis.answers(url):
+        pass
+
+
+def fake_server(directory: Path, version_line: str) -> Path:
+    path = directory / "redis-server"
+    path.write_text(f"#!/bin/sh\necho '{version_line}'\n")
+    path.chmod(0o755)
+    return path
+
+
+async def test_it_writes_every_command_to_a_file_and_evicts_nothing(
+    started: tuple[str, Path],
+) -> None:
+    url, directory = started
+    await wait_until_it_answers(url)
+    client = embedded_redis.connect(url)
+    config = await client.config_get("*")
+    await client.aclose()
+    assert config["appendonly"] == "yes"
+    assert config["appendfsync"] == "everysec"
+    assert config["maxmemory-policy"] == "noeviction"
+    assert config["bind"] == "127.0.0.1"
+    assert os.path.samefile(config["dir"] or "", directory)
+
+
+async def test_nobody_answers_at_a_free_port(free_port: int) -> None:
+    assert not await embedded_redis.answers(f"redis://127.0.0.1:{free_port}/0")
+
+
+def test_one_on_path_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = fake_server(tmp_path, "Redis server v=7.0.15 sha=0")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert (find_redis().path, find_redis().version) == (path, (7, 0, 15))
+
+
+def test_without_one_on_path_the_packaged_one_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A laptop with nothing installed serves all the same."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert find_redis().product == "Valkey"
+
+
+def test_an_old_one_is_refused_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_server(tmp_path, "Redis server v=5.0.7 sha=0")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    with pytest.raises(RedisUnusable, match=r"5\.0\.7 .* is too old: 6\.2") as refused:
+        find_redis()
+    assert "\n" not in str(refused.value)
+
+
+def test_what_is_no_server_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RedisUnusable, match="is not a Redis server"):
+        inspect(fake_server(tmp_path, "hello"))
+
+
+async def test_a_state_is_claimed_once_and_known_again(redis_server: RedisProcess) -> None:
+    await claim_state(redis_server.url, "d", IDENTITY)
+    await claim_state(redis_server.url, "d", IDENTITY)
+
+
+@pytest.mark.parametrize(
+    ("other", "line"),
+    [
+        (StateIdentity("b" * 64, 16, 1), "another model (aaaaaaaaaaaa, now bbbbbbbbbbbb)"),
+        (StateIdentity("a" * 64, 32, 1), "another block size (16, now 32)"),
+        (StateIdentity("a" * 64, 16, 2), "another schema version (1, now 2)"),
+    ],
+)
+async def test_another_identity_is_refused_until_it_is_forgotten(
+    redis_server: RedisProcess, other: StateIdentity, line: str
+) -> None:
+    await claim_state(redis_server.url, "d", IDENTITY)
+    with pytest.raises(StateMismatch) as refused:
+        await claim_state(redis_server.url, "d", other)
+    assert line in str(refused.value)
+    assert "--fresh" in str(refused.value)
+    await forget_state(redis_server.url, "d")
+    await claim_state(redis_server.url, "d", other)
+
+
+async def test_the_store_s_own_schema_version_counts(redis_server: RedisProcess) -> None:
+    client = embedded_redis.connect(redis_server.url)
+    await client.hset("{segue:d}:meta", "schema_version", "7")  # pyright: ignore[reportGeneralTypeIssues]
+    await client.aclose()
+    with pytest.raises(StateMismatch, match="another schema version"):
+        await claim_state(redis_server.url, "d", IDENTITY)
+
+
+async def test_forgetting_leaves_other_deployments_alone(redis_server: RedisProcess) -> None:
+    await claim_state(redis_server.url, "d", IDENTITY)
+    await claim_state(redis_server.url, "e", IDENTITY)
+    await forget_state(redis_server.url, "d")
+    client = embedded_redis.connect(redis_server.url)
+    keys = await client.keys("*")
+    await client.aclose()
+    assert keys == [b"{segue:e}:identity"]
