@@ -103,7 +103,7 @@ def test_state_shows_a_finished_request_as_redis_has_it(served: Served) -> None:
     assert answer.status_code == 200
     at = ("--state-dir", str(served.state_dir))
     state = json.loads(segue("state", "--json", *at).stdout)
-    (request,) = state["requests"].values()
+    request = state["requests"][f"{answer.json()['id']}-0"]
     assert (request["status"], request["num_output_tokens"]) == ("FINISHED_LENGTH_CAPPED", 5)
     assert state["lanes"]["e0"]["running"] == []
     assert "FINISHED_LENGTH_CAPPED" in segue("state", *at).stdout
