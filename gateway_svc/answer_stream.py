@@ -36,6 +36,7 @@ class AnswerStream:
         self._answer = answer
         self._start = start
         self._reader = live.take_over()
+        self.has_diverged = False
         positions = {} if start is None else start.positions
         self._cursors = [
             ChoiceCursor(index, choice, positions.get(index))
@@ -75,6 +76,7 @@ class AnswerStream:
                 raise self._live.error
             standing = cursor.standing()
             if standing is Standing.DIVERGED:
+                self.has_diverged = True
                 raise StreamDiverged
             if standing is Standing.BEHIND:
                 continue

@@ -68,6 +68,8 @@ class Gateway:
     def close(self, live: LiveCall, stream: AnswerStream | None = None) -> None:
         """This reader is done. The call stays if another reader has taken it over."""
         self._count(-1)
+        if stream is not None and stream.has_diverged:
+            self.client.metrics.streams_diverged.inc()
         if stream is None or stream.is_current:
             self.client.release(live, CLIENT_LEFT)
         self._update_busy()

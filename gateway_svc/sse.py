@@ -70,7 +70,9 @@ def _position_text(index: int, position: Position) -> str:
 
 def _parse_position(part: str) -> tuple[int, Position]:
     fields = part.split(":")
-    is_finished = len(fields) == 5 and fields.pop() == END_MARK
+    is_finished = fields[-1] == END_MARK
+    if is_finished:
+        fields.pop()
     try:
         index, num_tokens, num_chars = (_parse_count(text) for text in fields[:3])
     except ValueError as error:
