@@ -106,7 +106,7 @@ def read_model_config(model_dir: Path) -> ModelConfig:
 
 
 def _torch_dtype(dtype: str, config: ModelConfig) -> torch.dtype:
-    """`auto` is what the weights were saved in; float16 becomes bfloat16, which CPUs are fast at."""
+    """`auto`: what the weights were saved in, and bfloat16 for float16, which CPUs are slow at."""
     if dtype == "auto":
         saved = str(config.get("dtype") or config.get("torch_dtype") or "float32")
         dtype = "bfloat16" if saved == "float16" else saved

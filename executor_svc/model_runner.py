@@ -18,7 +18,7 @@ from executor_svc.kv_cache import KVCache
 from executor_svc.models.causal_lm import CausalLM
 from executor_svc.position_counter import PositionCounter
 from executor_svc.request_table import PlanError, RequestTable
-from executor_svc.sampler import SamplerOutput, SamplingBatch, sample
+from executor_svc.sampler import Sampler, SamplerOutput, SamplingBatch
 from segue.types import Capacity, ModelRunnerOutput, SchedulerOutput, StepTimings, TokenLogprobs
 
 Int32Array = npt.NDArray[np.int32]
@@ -35,6 +35,7 @@ class ModelRunner:
         self._kv_cache = kv_cache
         self._max_model_len = max_model_len or model.max_model_len
         self._table = self._empty_table()
+        self._sampler = Sampler(model.vocab_size)
         self._positions = PositionCounter()
         self._has_failed = False
         self._last_end_ns: int | None = None
@@ -97,7 +98,7 @@ class ModelRunner:
         prepared_ns = time.monotonic_ns()
         logits = self._logits(batch)
         forward_ns = time.monotonic_ns()
-        sampled = sample(logits, sampling_batch) if logits is not None else None
+        sampled = self._sampler.sample(logits, sampling_batch) if logits is not None else None
         self._settle(plan, batch, sampled)
         self._last_end_ns = time.monotonic_ns()
         timings = StepTimings(

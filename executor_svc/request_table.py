@@ -50,7 +50,7 @@ class RequestTable:
         self.num_blocks_of: Int32Array = np.zeros(0, dtype=np.int32)
 
     def apply(self, plan: SchedulerOutput) -> None:
-        """Folds one plan in. Removals come first: a request may be preempted and resumed at once."""
+        """Folds one plan in, removals first: a request may be preempted and resumed at once."""
         for request_id in plan.preempted_req_ids:
             self._drop(request_id)
         for request_id in plan.finished_req_ids:

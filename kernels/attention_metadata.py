@@ -1,4 +1,4 @@
-"""What a layer has to know about the mixed batch of one step; passed as an argument, never a global.
+"""What a layer has to know about the mixed batch of a step; passed as an argument, never a global.
 
 Knows nothing about requests. Invariant: row r owns the tokens cu_seqlens_q[r] : cu_seqlens_q[r + 1]
 of the flat batch, which are the last ones of its seq_lens[r] tokens of context.

@@ -121,7 +121,7 @@ def filtered_weights(
     top_p: float,
     min_p: float,
 ) -> torch.Tensor:  # [vocab_size] float64: probabilities up to a factor
-    """min_p and top_k, then top_p over what these leave; tokens as likely as a kept one are kept."""
+    """min_p and top_k, then top_p over what these leave. Ties with a kept token are kept."""
     scaled = logits / temperature
     weights = torch.exp(scaled - scaled.max())
     threshold = torch.tensor(min_p, dtype=torch.float32)  # the best weighs 1

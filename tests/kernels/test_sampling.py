@@ -1,0 +1,126 @@
+"""Filters, draws and penalties against the reference, and rows against themselves alone."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from kernels import reference
+from kernels.sampling import (
+    FilterColumns,
+    apply_penalties,
+    draw,
+    filtered_weights,
+    log_normalizers,
+)
+
+# (temperature, top_k, top_p, min_p)
+FILTERS = [
+    (1.0, 0, 1.0, 0.0),
+    (0.7, 5, 1.0, 0.0),
+    (1.3, 0, 0.9, 0.0),
+    (1.0, 0, 1.0, 0.1),
+    (0.9, 50, 0.8, 0.02),
+    (2.0, 1, 0.5, 0.0),
+    (1.0, 0, 1e-6, 0.0),
+    (5.0, 100_000, 0.999, 0.0),
+]
+VOCAB_SIZE = 3000  # not a whole number of blocks
+
+
+def columns(filters: list[tuple[float, int, float, float]]) -> FilterColumns:
+    temperatures, top_ks, top_ps, min_ps = zip(*filters, strict=True)
+    return FilterColumns(
+        torch.tensor(temperatures),
+        torch.tensor(top_ks),
+        torch.tensor(top_ps, dtype=torch.float64),
+        torch.tensor(min_ps),
+    )
+
+
+def logits(num_rows: int, scale: float = 4.0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(num_rows)
+    return scale * torch.randn(num_rows, VOCAB_SIZE, generator=generator)
+
+
+def test_filters_agree_with_the_reference() -> None:
+    rows = logits(len(FILTERS))
+    got = filtered_weights(rows, columns(FILTERS))
+    for row, (temperature, top_k, top_p, min_p) in enumerate(FILTERS):
+        top_k = min(top_k, VOCAB_SIZE)
+        expected = reference.filtered_weights(rows[row], temperature, top_k, top_p, min_p)
+        assert torch.equal(got[row] > 0, expected > 0), FILTERS[row]
+        torch.testing.assert_close(got[row].double(), expected)
+
+
+def test_wide_nucleus() -> None:
+    """More tokens than candidates are looked at first: the row is sorted after all."""
+    flat = logits(2, scale=0.01)
+    got = filtered_weights(flat, columns([(1.0, 0, 0.95, 0.0)] * 2))
+    for row in range(2):
+        expected = reference.filtered_weights(flat[row], 1.0, 0, 0.95, 0.0)
+        assert torch.equal(got[row] > 0, expected > 0)
+        assert 0.94 * VOCAB_SIZE < int((got[row] > 0).sum()) < 0.96 * VOCAB_SIZE
+
+
+def test_ties_are_kept_together() -> None:
+    row = torch.zeros(1, VOCAB_SIZE)
+    row[0, [5, 900, 2999]] = 3.0
+    weights = filtered_weights(row, columns([(1.0, 2, 1.0, 0.0)]))
+    assert torch.nonzero(weights[0]).squeeze(1).tolist() == [5, 900, 2999]
+
+
+@pytest.mark.parametrize("uniform", [1e-10, 0.1, 0.5, 0.999, 1 - 1e-10])
+def test_draws_agree_with_the_reference(uniform: float) -> None:
+    weights = filtered_weights(logits(len(FILTERS)), columns(FILTERS))
+    uniforms = torch.full((len(FILTERS),), uniform, dtype=torch.float64)
+    expected = [reference.draw(row, uniform) for row in weights]
+    assert draw(weights, uniforms).tolist() == expected
+
+
+def test_draws_follow_the_weights() -> None:
+    """Three tokens, in blocks far apart; nothing filtered is ever drawn."""
+    weights = torch.zeros(1, VOCAB_SIZE)
+    weights[0, 7], weights[0, 1500], weights[0, 2999] = 1.0, 2.0, 1.0
+    uniforms = (torch.arange(400, dtype=torch.float64) + 0.5) / 400
+    drawn = draw(weights.expand(400, -1).contiguous(), uniforms)
+    assert drawn.tolist() == [7] * 100 + [1500] * 200 + [2999] * 100
+
+
+def test_rows_stand_alone() -> None:
+    rows = logits(len(FILTERS))
+    uniforms = torch.linspace(0.1, 0.9, len(FILTERS), dtype=torch.float64)
+    weights = filtered_weights(rows, columns(FILTERS))
+    drawn, normalizers = draw(weights, uniforms), log_normalizers(rows)
+    for row in range(len(FILTERS)):
+        alone = filtered_weights(rows[row : row + 1], columns([FILTERS[row]]))
+        assert torch.equal(alone[0], weights[row])
+        assert draw(alone, uniforms[row : row + 1])[0] == drawn[row]
+        assert log_normalizers(rows[row : row + 1])[0] == normalizers[row]
+
+
+def test_log_normalizers() -> None:
+    rows = logits(3)
+    rows[1, 5] = -math.inf
+    torch.testing.assert_close(log_normalizers(rows), rows.double().logsumexp(dim=1))
+
+
+def test_penalties_agree_with_the_reference() -> None:
+    rows = logits(2)
+    prompts, outputs = [[1, 2, 2, 7], [5]], [[2, 9, 9, 9], [5, 6]]
+    penalties = [(0.5, 0.25, 1.3), (-1.0, 0.0, 0.8)]
+    expected = torch.stack(
+        [reference.apply_penalties(rows[i], prompts[i], outputs[i], penalties[i]) for i in range(2)]
+    )
+    seen, counts = torch.zeros(2, VOCAB_SIZE), torch.zeros(2, VOCAB_SIZE)
+    for row in range(2):
+        seen[row, prompts[row] + outputs[row]] = 1
+        for token_id in outputs[row]:
+            counts[row, token_id] += 1
+    presence, frequency, repetition = torch.tensor(penalties).T.unsqueeze(2)
+    got = rows.clone()
+    apply_penalties(got, seen > 0, counts, (presence, frequency, repetition))
+    torch.testing.assert_close(got, expected)
+    assert not torch.equal(got, rows)
