@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
-import httpx
 import pytest
 
 from segue.model_files.hand import write_hand_model
-from segue.types import FinishReason, RequestOutput
+from segue.types import RequestOutput
 from segue.v1 import scheduler_pb2
 from tests.running_gateway import RunningGateway, serve_gateway, serve_stub
 from tests.scheduler_stub import Reply, SchedulerStub
+from tests.streaming_client import StreamingClient
 
 TEXT = "The quick brown fox jumps over the lazy dog."
 
@@ -36,43 +34,6 @@ async def running(stub: SchedulerStub, model_dir: Path) -> AsyncIterator[Running
         yield running
 
 
-class Client:
-    """One streaming completion, read in the background."""
-
-    def __init__(self, http: httpx.AsyncClient, **fields: Any) -> None:
-        self.text = ""
-        self.errors: list[str] = []
-        self._grown = asyncio.Condition()
-        body = {"prompt": "p", "stream": True, "max_tokens": 500, **fields}
-        self._task = asyncio.create_task(self._read(http, body))
-
-    async def _read(self, http: httpx.AsyncClient, body: dict[str, Any]) -> None:
-        async with http.stream("POST", "/v1/completions", json=body) as response:
-            assert response.status_code == 200
-            async for line in response.aiter_lines():
-                if not line.startswith("data: {"):
-                    continue
-                data = json.loads(line.removeprefix("data: "))
-                async with self._grown:
-                    if "error" in data:
-                        self.errors.append(data["error"]["code"])
-                    else:
-                        self.text += data["choices"][0]["text"]
-                    self._grown.notify_all()
-
-    async def until(self, num_chars: int) -> None:
-        async with self._grown:
-            await self._grown.wait_for(lambda: len(self.text) >= num_chars)
-
-    async def leave(self) -> None:
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
-
-    async def end(self) -> str:
-        await self._task
-        return self.text
-
-
 def _gateway_metric(running: RunningGateway, name: str) -> float:
     page = running.gateway.metrics_page().decode()
     line = next(line for line in page.splitlines() if line.startswith(name + "{"))
@@ -83,7 +44,7 @@ async def test_a_stream_goes_on_when_its_scheduler_is_killed_again_and_again(
     running: RunningGateway, stub: SchedulerStub
 ) -> None:
     stub.is_running = False
-    client = Client(running.http)
+    client = StreamingClient(running.http)
     for killed in range(1, 5):
         await stub.until(lambda: stub.sessions and stub.requests)
         stub.step(5)
@@ -104,7 +65,7 @@ async def test_what_redis_lost_is_submitted_again_whole_with_what_was_delivered(
     running: RunningGateway, stub: SchedulerStub
 ) -> None:
     stub.is_running = False
-    client = Client(running.http, n=2, seed=7)
+    client = StreamingClient(running.http, n=2, seed=7)
     await stub.until(lambda: len(stub.requests) == 2)
     stub.step(5)
     await client.until(10)
@@ -125,7 +86,7 @@ async def test_a_lost_tail_is_adopted_from_the_client(
     running: RunningGateway, stub: SchedulerStub
 ) -> None:
     stub.is_running = False
-    client = Client(running.http)
+    client = StreamingClient(running.http)
     await stub.until(lambda: stub.requests)
     stub.step(9)
     await client.until(9)
@@ -143,7 +104,7 @@ async def test_rows_that_come_again_are_compared_and_dropped(
     running: RunningGateway, stub: SchedulerStub
 ) -> None:
     stub.is_running = False
-    client = Client(running.http)
+    client = StreamingClient(running.http)
     await stub.until(lambda: stub.requests)
     stub.step(5)
     await client.until(5)
@@ -161,7 +122,7 @@ async def test_a_row_that_contradicts_is_counted_and_never_shown(
     running: RunningGateway, stub: SchedulerStub
 ) -> None:
     stub.is_running = False
-    client = Client(running.http)
+    client = StreamingClient(running.http)
     await stub.until(lambda: stub.requests)
     stub.step(5)
     await client.until(5)
@@ -180,7 +141,7 @@ async def test_a_gap_or_a_lower_epoch_ends_the_session(
     stub.is_running = False
     stub.epoch = 5
     stub.drop_sessions()
-    client = Client(running.http)
+    client = StreamingClient(running.http)
     await stub.until(lambda: stub.sessions and stub.requests)
     stub.step(5)
     await client.until(5)
@@ -237,7 +198,7 @@ async def test_a_stopped_leader_is_left_for_another(model_dir: Path) -> None:
         serve_stub(successor) as second,
         serve_gateway(model_dir, first, second, lease_ttl_s=0.4) as running,
     ):
-        client = Client(running.http)
+        client = StreamingClient(running.http)
         await stopped.until(lambda: stopped.requests)
         stopped.step(7)
         await client.until(7)
@@ -252,140 +213,10 @@ async def test_a_stopped_leader_is_left_for_another(model_dir: Path) -> None:
         )
 
 
-async def test_a_request_waits_for_a_scheduler_that_comes_up_late(
-    model_dir: Path, free_port: int
-) -> None:
-    address = f"127.0.0.1:{free_port}"
-    async with serve_gateway(model_dir, address, wait_ready=False) as running:
-        assert (await running.http.get("/ready")).status_code == 503
-        assert (await running.http.get("/health")).status_code == 200
-        asked = asyncio.create_task(running.http.post("/v1/completions", json={"prompt": "abc"}))
-        async with serve_stub(SchedulerStub(), free_port):
-            answer = await asked
-
-    assert answer.json()["choices"][0]["text"] == "abc"
-
-
-@pytest.mark.parametrize("stream", [True, False])
-async def test_a_request_that_nobody_serves_is_told_to_come_back(
-    model_dir: Path, free_port: int, stream: bool
-) -> None:
-    options: dict[str, Any] = {"wait_ready": False, "scheduler_wait_s": 0.2}
-    async with serve_gateway(model_dir, f"127.0.0.1:{free_port}", **options) as running:
-        body = {"prompt": "abc", "stream": stream}
-        answer = await running.http.post("/v1/completions", json=body)
-
-    assert answer.status_code == 503
-    assert int(answer.headers["retry-after"]) >= 1
-    assert answer.json()["error"]["code"] == "service_unavailable"
-
-
-async def test_without_an_executor_nothing_hangs(stub: SchedulerStub, model_dir: Path) -> None:
-    options: dict[str, Any] = {"scheduler_wait_s": 0.3, "stall_s": 0.2}
-    async with serve_stub(stub) as address, serve_gateway(model_dir, address, **options) as running:
-        stub.has_executor = False
-        async with asyncio.timeout(5):
-            while (await running.http.get("/ready")).status_code != 503:
-                await asyncio.sleep(0.01)
-        answer = await running.http.post("/v1/completions", json={"prompt": "abc"})
-        assert answer.status_code == 503
-        stub.has_executor = True
-        async with asyncio.timeout(5):
-            while (await running.http.get("/ready")).status_code != 200:
-                await asyncio.sleep(0.01)
-        assert (await running.http.post("/v1/completions", json={"prompt": "a"})).is_success
-
-
-async def test_work_that_does_not_move_is_not_ready(stub: SchedulerStub, model_dir: Path) -> None:
-    async with (
-        serve_stub(stub) as address,
-        serve_gateway(model_dir, address, stall_s=0.3) as running,
-    ):
-        stub.is_running = False
-        client = Client(running.http)
-        async with asyncio.timeout(5):
-            while (await running.http.get("/ready")).status_code != 503:
-                await asyncio.sleep(0.01)
-        assert "while requests wait" in (await running.http.get("/ready")).json()["reason"]
-        stub.is_running = True
-        await client.end()
-        assert (await running.http.get("/ready")).status_code == 200
-
-
-@pytest.mark.parametrize(
-    "code, retry_after_ms, status",
-    [
-        (scheduler_pb2.REJECT_CODE_QUEUE_FULL, 1500, 429),
-        (scheduler_pb2.REJECT_CODE_TOO_LONG, 0, 400),
-        (scheduler_pb2.REJECT_CODE_INVALID, 0, 400),
-        (scheduler_pb2.REJECT_CODE_UNSUPPORTED, 0, 400),
-    ],
-)
-@pytest.mark.parametrize("stream", [True, False])
-async def test_a_refusal_has_its_true_status_streaming_or_not(
-    running: RunningGateway,
-    stub: SchedulerStub,
-    code: scheduler_pb2.RejectCode,
-    retry_after_ms: int,
-    status: int,
-    stream: bool,
-) -> None:
-    stub.reject = scheduler_pb2.Rejected(code=code, retry_after_ms=retry_after_ms, message="no")
-    answer = await running.http.post(
-        "/v1/completions", json={"prompt": "a", "stream": stream, "n": 2}
-    )
-
-    assert answer.status_code == status
-    assert answer.json()["error"]["message"] == "no"
-    assert answer.headers.get("retry-after") == ("2" if status == 429 else None)
-    assert running.gateway.client.ledger.num_waiting == 0
-
-
-@pytest.mark.parametrize("stream", [True, False])
-async def test_a_client_that_leaves_is_aborted_at_once(
-    running: RunningGateway, stub: SchedulerStub, stream: bool
-) -> None:
-    stub.is_running = False
-    async with httpx.AsyncClient(base_url=running.url) as leaving:
-        body = {"prompt": "p", "stream": stream, "n": 2}
-        asked = asyncio.create_task(leaving.post("/v1/completions", json=body))
-        await stub.until(lambda: len(stub.requests) == 2)
-        stub.step(3)
-        asked.cancel()
-    await stub.until(lambda: len(stub.aborts) == 2)
-
-    assert {request.finish.reason for request in stub.requests.values() if request.finish} == {
-        FinishReason.ABORT
-    }
-    assert {abort.num_delivered_tokens for abort in stub.aborts} <= {0, 3}
-
-
-async def test_an_abort_that_was_lost_with_its_session_is_sent_again(
-    running: RunningGateway, stub: SchedulerStub
-) -> None:
-    stub.is_running = False
-    client = Client(running.http)
-    await stub.until(lambda: stub.requests)
-    stub.step(3)
-    await client.until(3)
-    stub.leads = False
-    stub.drop_sessions()
-    await client.leave()
-    async with asyncio.timeout(5):
-        while not running.gateway.client.ledger.to_abort():
-            await asyncio.sleep(0.01)
-    assert stub.aborts == []
-    stub.leads = True
-    await stub.until(lambda: stub.aborts)
-
-    (request,) = stub.requests.values()
-    assert request.abort_reason == "the client left"
-
-
 async def test_a_stop_string_aborts_the_request_and_is_not_shown(
     running: RunningGateway, stub: SchedulerStub
 ) -> None:
-    client = Client(running.http, stop=[" fox", "lazy"])
+    client = StreamingClient(running.http, stop=[" fox", "lazy"])
 
     assert await client.end() == "The quick brown"
     await stub.until(lambda: stub.aborts)
@@ -396,7 +227,7 @@ async def test_half_a_stop_string_is_held_back_while_the_scheduler_is_killed(
     running: RunningGateway, stub: SchedulerStub
 ) -> None:
     stub.is_running = False
-    client = Client(running.http, stop=["quiet", "fox jumps"])
+    client = StreamingClient(running.http, stop=["quiet", "fox jumps"])
     await stub.until(lambda: stub.requests)
     stub.step(7)
     await client.until(4)
