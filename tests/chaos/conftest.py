@@ -23,3 +23,4 @@ def served(hand_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     running = Served(hand_model, tmp_path_factory.mktemp("serve") / "state")
     yield running
     running.stop()
+    print(running.log()[-20_000:])  # shown where the test failed

@@ -19,10 +19,11 @@ NUM_AT_ONCE = 40
 @pytest.fixture(scope="module")
 def served(hand_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """Few blocks, so that requests are preempted; finished rows are kept for a second."""
-    flags = ["--num-blocks", "120", "--finished-ttl-s", "1"]
+    flags = ["--num-blocks", "40", "--finished-ttl-s", "1"]
     running = Served(hand_model, tmp_path_factory.mktemp("serve") / "state", flags)
     yield running
     running.stop()
+    print(running.log()[-20_000:])  # shown where the test failed
 
 
 async def ask_and_maybe_leave(client: AsyncOpenAI, model: str, rng: random.Random) -> None:

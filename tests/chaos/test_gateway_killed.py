@@ -24,6 +24,7 @@ def served(hand_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     monkeypatch.undo()
     yield running
     running.stop()
+    print(running.log()[-20_000:])  # shown where the test failed
 
 
 class Events:
@@ -52,6 +53,14 @@ def body(served: Served) -> dict[str, Any]:
     return {"model": served.model, "stream": True, "ignore_eos": True, **PROMPT}
 
 
+def read_until_killed(served: Served, url: str, seen: Events) -> None:
+    with httpx.stream("POST", url, json=body(served), timeout=60) as response:
+        for line in response.iter_lines():
+            seen.take(line)
+            if len(seen.text) > 40 and not line:
+                served.kill("gateway-0")
+
+
 def test_a_stream_goes_on_through_another_gateway(served: Served) -> None:
     first, second = served.gateway_urls()
     whole = Events()
@@ -59,14 +68,8 @@ def test_a_stream_goes_on_through_another_gateway(served: Served) -> None:
         for line in response.iter_lines():
             whole.take(line)
     seen = Events()
-    with (
-        pytest.raises(httpx.HTTPError),
-        httpx.stream("POST", f"{first}/v1/completions", json=body(served), timeout=60) as response,
-    ):
-        for line in response.iter_lines():
-            seen.take(line)
-            if len(seen.text) > 40 and not line:
-                served.kill("gateway-0")
+    with pytest.raises(httpx.HTTPError):
+        read_until_killed(served, f"{first}/v1/completions", seen)
     assert seen.finish_reason is None
     request_id = seen.last_id.partition(";")[0]
     headers = {"Last-Event-ID": seen.last_id}

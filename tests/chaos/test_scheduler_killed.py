@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.chaos.kills import with_kills
 from tests.chaos.streams import Streams, asks, undisturbed
 from tests.served import Served, wait_until
 
 NUM_KILLS = 10
-TOKENS_BETWEEN_KILLS = 15
+TOKENS_BETWEEN_KILLS = 30
 
 
 @pytest.fixture(scope="module")
@@ -24,23 +25,19 @@ def served(hand_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     monkeypatch.undo()
     yield running
     running.stop()
+    print(running.log()[-20_000:])  # shown where the test failed
 
 
 async def test_ten_kills_change_nothing(served: Served, rng: random.Random) -> None:
-    asked = asks(8, max_tokens=NUM_KILLS * 2 * TOKENS_BETWEEN_KILLS + 60)
+    asked = asks(8, max_tokens=NUM_KILLS * TOKENS_BETWEEN_KILLS + 200)
     expected = await undisturbed(served, asked)
     computed_before = served.metrics("executor-0")["segue:executor_positions_recomputed_total"]
-    async with Streams(served, asked) as streams:
-        reached = 0
-        for _ in range(NUM_KILLS):
-            reached += rng.randint(5, 2 * TOKENS_BETWEEN_KILLS)
-            await streams.reach(reached)
-            old_pid = served.kill("scheduler-0")
-            served.wait_restarted("scheduler-0", old_pid)
-            reached = max(len(stream.token_ids) for stream in streams.all)
-    assert [s.token_ids for s in streams.all] == [s.token_ids for s in expected]
-    assert [s.text for s in streams.all] == [s.text for s in expected]
-    assert [s.finish_reason for s in streams.all] == [s.finish_reason for s in expected]
+    streams = await with_kills(
+        served, asked, rng, num_kills=NUM_KILLS, most_between=TOKENS_BETWEEN_KILLS
+    )
+    assert [s.token_ids for s in streams] == [s.token_ids for s in expected]
+    assert [s.text for s in streams] == [s.text for s in expected]
+    assert [s.finish_reason for s in streams] == [s.finish_reason for s in expected]
     metrics = served.metrics("executor-0")
     assert metrics["segue:executor_positions_recomputed_total"] == computed_before
 

@@ -23,6 +23,7 @@ def served(hand_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     monkeypatch.undo()
     yield running
     running.stop()
+    print(running.log()[-20_000:])  # shown where the test failed
 
 
 def leader_name(served: Served) -> str:
