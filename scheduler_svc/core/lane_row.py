@@ -13,10 +13,12 @@ from scheduler_svc.core.block_pool import BlockRow
 from scheduler_svc.core.lane import Lane, LaneStatus
 from segue.types import Capacity, Generation, StepKey
 
+_to_json = json.JSONEncoder(separators=(",", ":")).encode
+
 
 def write_lane_row(lane: Lane) -> bytes:
     capacity = lane.capacity
-    return json.dumps(
+    return _to_json(
         {
             "address": lane.address,
             "status": lane.status.value,
@@ -36,8 +38,7 @@ def write_lane_row(lane: Lane) -> bytes:
             "next_step_id": lane.next_step_id,
             "retired": [lane.retired.step_id, lane.retired.epoch],
             "policy": lane.policy.scalars() if lane.policy is not None else None,
-        },
-        separators=(",", ":"),
+        }
     ).encode()
 
 

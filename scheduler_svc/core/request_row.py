@@ -1,16 +1,62 @@
 """One request's row of status and progress, as text that a person can read in redis-cli.
 
 Knows nothing about where the row is kept. Invariant: `read_request_row(row)` gives back every field
-that decides anything and is not a token, a block id or part of the submission.
-Columns, separated by "|": docs/state.md, table `requests`.
+that decides anything and is not a token, a block id or part of the submission; equal
+`stored_values` mean equal rows. Columns, separated by "|": docs/state.md, table `requests`.
+Progress is written as what is still to be computed, which a decode step leaves as it was: so most
+requests of a step need no new row.
 """
 
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from scheduler_svc.core.request import Request, RequestStatus
 from segue.types import Finish, FinishReason, Usage
+
+NUM_ROW_VALUES = 22  # of `stored_values`, those that are in the row
+
+
+def num_uncomputed_tokens(request: Request) -> int:
+    """Of the tokens known and those on their way. The KV of the others is there, or planned."""
+    num_known = len(request.all_token_ids) + request.num_output_placeholders
+    return num_known - request.num_computed_tokens
+
+
+def stored_values(request: Request) -> tuple[Any, ...]:
+    """All that its row, its queue's and its block table's depend on: cheap to make and compare.
+
+    Lists stand here as they are: drafts are replaced, a block table is replaced or grows.
+    """
+    return (
+        request.status,
+        request.lane_id,
+        request.owner,
+        len(request.all_token_ids) + request.num_output_placeholders - request.num_computed_tokens,
+        request.num_in_flight_tokens,
+        request.num_output_placeholders,
+        request.num_stale_output_tokens,
+        request.drop_stale_output,
+        request.is_prefill_chunk,
+        request.num_preemptions,
+        request.num_cached_tokens,
+        request.next_decode_eligible_step,
+        request.num_lane_losses,
+        request.is_deferred,
+        request.finished_at_ms,
+        request.spec_token_ids,
+        request.drains_elsewhere,
+        request.is_loading,
+        request.is_load_finished,
+        request.has_load_failed,
+        request.grammar_state,
+        request.finish,
+        request.queue,
+        request.queue_rank,
+        request.block_ids,
+        len(request.block_ids),
+    )
 
 
 def write_request_row(request: Request) -> bytes:
@@ -19,7 +65,8 @@ def write_request_row(request: Request) -> bytes:
     spec = ",".join(map(str, request.spec_token_ids)) if request.spec_token_ids else ""
     extra = request.extra_state()
     return (
-        f"{request.status.name}|{request.lane_id}|{request.owner}|{request.num_computed_tokens}|"
+        f"{request.status.name}|{request.lane_id}|{request.owner}|"
+        f"{num_uncomputed_tokens(request)}|"
         f"{request.num_in_flight_tokens}|{request.num_output_placeholders}|"
         f"{request.num_stale_output_tokens}|{request.drop_stale_output:d}|"
         f"{request.is_prefill_chunk:d}|{request.num_preemptions}|{cached}|"
@@ -29,16 +76,18 @@ def write_request_row(request: Request) -> bytes:
 
 
 def read_request_row(request: Request, row: bytes) -> None:
-    """Set the fields of a request made from its submission to what the row says."""
+    """Set the fields of a request made from its submission and output to what the row says."""
     columns = row.decode().split("|", 17)
     request.status = RequestStatus[columns[0]]
     request.lane_id, request.owner = columns[1], columns[2]
     (
-        request.num_computed_tokens,
+        num_uncomputed,
         request.num_in_flight_tokens,
         request.num_output_placeholders,
         request.num_stale_output_tokens,
     ) = map(int, columns[3:7])
+    num_known = len(request.all_token_ids) + request.num_output_placeholders
+    request.num_computed_tokens = num_known - num_uncomputed
     request.drop_stale_output = columns[7] == "1"
     request.is_prefill_chunk = columns[8] == "1"
     request.num_preemptions = int(columns[9])

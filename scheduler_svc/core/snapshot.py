@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
 from scheduler_svc.core.engine_state import Codec, EngineState
 from scheduler_svc.core.events import PauseState
@@ -20,38 +19,19 @@ from scheduler_svc.core.lane_row import (
     write_block_row,
     write_lane_row,
 )
-from scheduler_svc.core.request import QueueName, Request
-from scheduler_svc.core.request_row import read_request_row, write_request_row
+from scheduler_svc.core.request import Request
+from scheduler_svc.core.request_changes import QUEUE_TABLES, RequestChanges
+from scheduler_svc.core.request_row import read_request_row
 from scheduler_svc.core.rows import Delta, Key, Rows, Table
-
-QUEUE_TABLES = {
-    QueueName.WAITING: Table.LANE_WAITING,
-    QueueName.HOLDING: Table.LANE_HOLDING,
-    QueueName.RUNNING: Table.LANE_RUNNING,
-    QueueName.SWAPPED: Table.LANE_SWAPPED,
-}
-BYTES_PER_TOKEN = 4
-
-
-@dataclass(slots=True)
-class RequestMark:
-    """What the store has of a request, as far as a delta depends on it."""
-
-    queue_key: Key | None = None
-    queue_rank: int = 0
-    num_outputs: int = 0
-    table_key: Key | None = None
-    block_ids: list[int] = field(default_factory=list[int])
-    is_finished: bool = False
 
 
 class Snapshot:
-    """Keeps what the store has (`RequestMark`s, step ids), so a delta holds only what changed."""
+    """Keeps what the store has, so that a delta holds only what changed."""
 
     def __init__(self, state: EngineState, codec: Codec) -> None:
         self._state = state
         self._codec = codec
-        self._marks: dict[str, RequestMark] = {}
+        self._requests = RequestChanges(codec)
         self._stored_steps: dict[str, set[int]] = {}
         self._stored_unplaced: list[str] = []
         self._stored_engine: dict[str, bytes] = {}
@@ -83,11 +63,10 @@ class Snapshot:
                 state.dirty_lanes.add(executor_id)
             dirty.update(journal.requests)
             journal.requests.clear()
-        for request in dirty.values():
-            self._add_request(delta, request)
+        self._requests.add(delta, dirty.values(), state.rewritten)
         dirty.clear()
         for request_id in state.expired:
-            self._forget_request(delta, request_id)
+            self._requests.forget(delta, request_id)
         state.expired.clear()
         for executor_id in sorted(state.dirty_lanes):
             self._add_lane(delta, state.lanes[executor_id])
@@ -100,8 +79,7 @@ class Snapshot:
         """The whole state as one delta, applied to nothing."""
         whole = Snapshot(self._state, self._codec)
         delta = Delta()
-        for request in self._state.requests.values():
-            whole._add_request(delta, request)
+        whole._requests.add(delta, self._state.requests.values(), ())
         for lane in self._state.lanes.values():
             whole._add_lane_row(delta, lane)
             whole._add_steps(delta, lane)
@@ -139,8 +117,7 @@ class Snapshot:
             journal.requests.clear()
             journal.blocks.clear()
         unused = Delta()
-        for request in state.requests.values():
-            self._add_request(unused, request)
+        self._requests.add(unused, state.requests.values(), ())
         for lane in state.lanes.values():
             self._stored_steps[lane.executor_id] = {s.plan.step_id for s in lane.planned}
         self._add_engine(unused)
@@ -165,78 +142,6 @@ class Snapshot:
             if unplaced:
                 delta.ranks[Key(Table.UNPLACED)] = {r: i for i, r in enumerate(unplaced)}
             self._stored_unplaced = unplaced
-
-    def _add_request(self, delta: Delta, request: Request) -> None:
-        request_id = request.request_id
-        mark = self._marks.get(request_id)
-        if mark is None:
-            mark = self._marks[request_id] = RequestMark()
-            body = self._codec.encode_submission(request.submission)
-            delta.fields.setdefault(Key(Table.SUBMISSIONS), {})[request_id] = body
-        row = write_request_row(request)
-        delta.fields.setdefault(Key(Table.REQUESTS), {})[request_id] = row
-        if request_id in self._state.rewritten:
-            delta.dropped.append(Key(Table.OUTPUTS, request_id))
-            delta.dropped.append(Key(Table.LOGPROBS, request_id))
-            mark.num_outputs = 0
-        if len(request.all_token_ids) - request.num_prompt_tokens != mark.num_outputs:
-            self._add_outputs(delta, request, mark)
-        self._add_queue(delta, request, mark)
-        self._add_table(delta, request, mark)
-        if request.is_finished != mark.is_finished:
-            mark.is_finished = request.is_finished
-            if request.is_finished:
-                finished = delta.ranks.setdefault(Key(Table.FINISHED), {})
-                finished[request_id] = request.finished_at_ms
-            else:
-                delta.removed_ranks.setdefault(Key(Table.FINISHED), []).append(request_id)
-
-    def _add_outputs(self, delta: Delta, request: Request, mark: RequestMark) -> None:
-        start = mark.num_outputs
-        tokens = request.all_token_ids[request.num_prompt_tokens + start :]
-        offset = start * BYTES_PER_TOKEN
-        delta.writes[Key(Table.OUTPUTS, request.request_id)] = (offset, _pack(tokens))
-        if request.submission.sampling_params.num_logprobs is not None:
-            key = Key(Table.LOGPROBS, request.request_id)
-            encode = self._codec.encode_logprobs
-            rows = enumerate(request.output_logprobs[start:], start)
-            delta.fields[key] = {str(index): encode([logprobs]) for index, logprobs in rows}
-        mark.num_outputs = start + len(tokens)
-
-    def _add_queue(self, delta: Delta, request: Request, mark: RequestMark) -> None:
-        queue_key = None
-        if request.queue is not None and request.lane_id:
-            queue_key = Key(QUEUE_TABLES[request.queue], request.lane_id)
-        if queue_key == mark.queue_key and (
-            queue_key is None or request.queue_rank == mark.queue_rank
-        ):
-            return
-        if mark.queue_key is not None and mark.queue_key != queue_key:
-            delta.removed_ranks.setdefault(mark.queue_key, []).append(request.request_id)
-        if queue_key is not None:
-            delta.ranks.setdefault(queue_key, {})[request.request_id] = request.queue_rank
-        mark.queue_key, mark.queue_rank = queue_key, request.queue_rank
-
-    def _add_table(self, delta: Delta, request: Request, mark: RequestMark) -> None:
-        table_key = Key(Table.LANE_TABLES, request.lane_id) if request.block_ids else None
-        if table_key == mark.table_key and request.block_ids == mark.block_ids:
-            return
-        if mark.table_key is not None and mark.table_key != table_key:
-            delta.removed_fields.setdefault(mark.table_key, []).append(request.request_id)
-        if table_key is not None:
-            text = " ".join(map(str, request.block_ids)).encode()
-            delta.fields.setdefault(table_key, {})[request.request_id] = text
-        mark.table_key, mark.block_ids = table_key, list(request.block_ids)
-
-    def _forget_request(self, delta: Delta, request_id: str) -> None:
-        mark = self._marks.pop(request_id, None)
-        if mark is None:  # came and went between two commits
-            return
-        delta.removed_fields.setdefault(Key(Table.SUBMISSIONS), []).append(request_id)
-        delta.removed_fields.setdefault(Key(Table.REQUESTS), []).append(request_id)
-        delta.removed_ranks.setdefault(Key(Table.FINISHED), []).append(request_id)
-        delta.dropped.append(Key(Table.OUTPUTS, request_id))
-        delta.dropped.append(Key(Table.LOGPROBS, request_id))
 
     def _add_lane(self, delta: Delta, lane: Lane) -> None:
         self._add_lane_row(delta, lane)
@@ -326,10 +231,6 @@ class Snapshot:
         block_rows = rows.hashes.get(Key(Table.LANE_BLOCKS, executor_id), {})
         blocks = [read_block_row(int(b), data, free.get(b)) for b, data in block_rows.items()]
         lane.policy.restore(queued, blocks, scalars)
-
-
-def _pack(tokens: list[int]) -> bytes:
-    return array("i", tokens).tobytes()
 
 
 def _unpack(data: bytes) -> list[int]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 MAX_BLOCKS_SHOWN = 12
 REQUEST_COLUMNS = (
-    *("request", "status", "lane", "owner", "computed", "in_flight", "output"),
+    *("request", "status", "lane", "owner", "uncomputed", "in_flight", "output"),
     *("preemptions", "cached"),
 )
 LANE_COLUMNS = (
@@ -129,7 +129,7 @@ def _request_cells(item: tuple[str, JsonObject]) -> tuple[object, ...]:
     request_id, row = item
     return (
         *(request_id, row.get("status", "?"), row.get("lane") or "-", row.get("owner") or "-"),
-        *(_number(row, "num_computed_tokens"), _number(row, "num_in_flight_tokens")),
+        *(_number(row, "num_uncomputed_tokens"), _number(row, "num_in_flight_tokens")),
         *(row["num_output_tokens"], _number(row, "num_preemptions")),
         _number(row, "num_cached_tokens"),
     )

@@ -18,7 +18,7 @@ from segue.embedded_redis import RedisUnusable, connect
 QUEUES = ("running", "waiting", "holding", "swapped")
 TOKEN_BYTES = 4
 REQUEST_COLUMNS = (
-    *("status", "lane", "owner", "num_computed_tokens", "num_in_flight_tokens"),
+    *("status", "lane", "owner", "num_uncomputed_tokens", "num_in_flight_tokens"),
     *("num_output_placeholders", "num_stale_output_tokens", "drop_stale_output"),
     *("is_prefill_chunk", "num_preemptions", "num_cached_tokens", "next_decode_eligible_step"),
     *("num_lane_losses", "is_deferred", "finished_at_ms", "spec_token_ids", "extra", "finish"),
