@@ -40,6 +40,8 @@ class KVCache:
         # Zeros, not empty: a masked slot is multiplied by weight 0, which NaN would survive.
         self._blocks = self._allocate(num_blocks)
         self._cpu_blocks = self._allocate(num_cpu_blocks)
+        self._keys = [self._blocks[layer, 0] for layer in range(spec.num_layers)]
+        self._values = [self._blocks[layer, 1] for layer in range(spec.num_layers)]
 
     def _allocate(self, num_blocks: int) -> torch.Tensor:
         spec = self.spec
@@ -47,10 +49,10 @@ class KVCache:
         return torch.zeros(shape, dtype=spec.dtype)
 
     def key(self, layer: int) -> torch.Tensor:
-        return self._blocks[layer, 0]
+        return self._keys[layer]
 
     def value(self, layer: int) -> torch.Tensor:
-        return self._blocks[layer, 1]
+        return self._values[layer]
 
     def swap_out(self, pairs: list[tuple[int, int]]) -> None:
         """Copies (gpu block, cpu block) pairs out."""
@@ -59,6 +61,14 @@ class KVCache:
     def swap_in(self, pairs: list[tuple[int, int]]) -> None:
         """Copies (cpu block, gpu block) pairs back."""
         _copy_blocks(self._cpu_blocks, self._blocks, pairs)
+
+    def clear_non_finite(self, block_ids: list[int]) -> None:
+        """Where a broken row has left NaN, who gets the block next would be broken too: a masked
+        key still takes part, with weight 0."""
+        if self.spec.dtype.is_floating_point:
+            ids = torch.tensor(block_ids)
+            kept = self._blocks[:, :, ids]
+            self._blocks[:, :, ids] = kept.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
 
     def copy(self, pairs: list[tuple[int, int]]) -> None:
         """Copies (source, target) blocks; no target may be a source of the same call."""

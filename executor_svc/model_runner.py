@@ -152,8 +152,10 @@ class ModelRunner:
             return
         rows = batch.table_rows[batch.sampled]
         for index, error in sampled.errors.items():
-            info = self._table.info(int(rows[index]))
+            row = int(rows[index])
+            info = self._table.info(row)
             info.error = info.error or error
+            self._kv_cache.clear_non_finite(self._table.block_ids(row))
         token_ids = sampled.token_ids
         failed = [i for i, row in enumerate(rows) if self._table.info(int(row)).error]
         token_ids[failed] = PLACEHOLDER_TOKEN_ID

@@ -85,6 +85,9 @@ class RequestTable:
         assert info is not None, f"row {row} is free"
         return info
 
+    def block_ids(self, row: int) -> list[int]:
+        return self.block_tables[row, : self.num_blocks_of[row]].tolist()
+
     def _drop(self, request_id: str) -> None:
         """A request that is not held (never scheduled, or dropped before) has nothing to drop."""
         row = self.row_of.pop(request_id, None)

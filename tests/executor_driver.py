@@ -117,6 +117,15 @@ class ExecutorDriver:
         request.num_computed = 0
         request.is_held = False
 
+    def new_generation(self) -> None:
+        """Nothing is held any more; what runs on is computed again."""
+        self.runner.reset()
+        for request in self.requests.values():
+            self._free_blocks.extend(request.block_ids)
+            request.block_ids = []
+            request.num_computed = 0
+            request.is_held = request.was_held = False
+
     def finish(self, request_id: str) -> None:
         self._finished.append(request_id)
         self._free_blocks.extend(self.requests.pop(request_id).block_ids)

@@ -148,3 +148,19 @@ def test_logits_say_something(alone: Alone) -> None:
     first = [alone[length][0] for length in LENGTHS[:3]]
     assert all(not torch.equal(a, b) for i, a in enumerate(first) for b in first[:i])
     assert all(row.isfinite().all() for row in first)
+
+
+def test_a_broken_row_leaves_nothing_behind(model: CausalLM, alone: Alone) -> None:
+    """NaN in a block is cleared before another request gets the block."""
+    driver = ExecutorDriver(model, num_blocks=24)
+    driver.add("bad", prompt(LONG))
+    driver.step({"bad": 16})
+    driver.kv_cache.key(0)[driver.requests["bad"].block_ids[0]] = torch.nan
+    driver.kv_cache.value(0)[driver.requests["bad"].block_ids[0]] = torch.nan
+    output = driver.step({"bad": LONG - 16})
+    assert list(output.row_errors) == ["bad"]
+    driver.finish("bad")
+    driver.add("a", prompt(LONG))
+    driver.prefill("a")
+    driver.decode(["a"], NUM_DECODED)
+    assert_same_bits(logits_of(driver, "a"), alone[LONG])
