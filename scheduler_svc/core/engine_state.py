@@ -135,6 +135,7 @@ class EngineState:
         lane = self.lane_of(request)
         if lane is None or lane.policy is None:
             self.unplaced.remove(request)
+            request.drop_output_in_flight()  # it may have been drained off a lane
         else:
             lane.policy.release_with_drop(request)
             self.dirty_lanes.add(lane.executor_id)

@@ -237,9 +237,12 @@ class Request:
         self.num_computed_tokens = 0
         self.num_output_placeholders = 0
         self.is_prefill_chunk = False
+        self.drop_output_in_flight()
+
+    def drop_output_in_flight(self) -> None:
+        """What was planned for it is dropped when it comes, from whatever lane."""
         self.num_stale_output_tokens = self.num_in_flight_tokens
-        self.drop_stale_output = self.num_in_flight_tokens > 0
-        self.drains_elsewhere = self.num_in_flight_tokens > 0
+        self.drop_stale_output = self.drains_elsewhere = self.num_in_flight_tokens > 0
 
     def extra_state(self) -> dict[str, Any]:
         """What only some requests have; stored beside the fixed columns."""
