@@ -43,9 +43,14 @@ class StreamEnded(Exception):
 
 @dataclass(slots=True, eq=False)
 class ExecutorStream:
-    """One stream. `sent_step_id` is its cursor; None until the lane is opened on it."""
+    """One stream. `sent_step_id` is its cursor; None until the lane is opened on it.
+
+    `number` is never used twice: an answer to what was said on another stream is not for this one.
+    """
 
     executor_id: str
+    number: int
+    epoch: int
     outgoing: asyncio.Queue[Message | None] = field(default_factory=asyncio.Queue[Message | None])
     sent_step_id: int | None = None
     heard_at: float = field(default_factory=time.monotonic)
@@ -67,6 +72,7 @@ class Executors:
         self._config = config
         self._model_digest = model_digest
         self._streams: dict[str, ExecutorStream] = {}
+        self._num_streams = 0
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._absent_since: dict[str, float] = {}
         self._head_since: dict[str, tuple[int, float]] = {}
@@ -105,8 +111,8 @@ class Executors:
     def opened(self, reply: LaneOpened) -> None:
         """The lane's generation is committed: bind the stream to it, and go on from what it has."""
         stream = self._streams.get(reply.executor_id)
-        if stream is None:
-            return
+        if stream is None or stream.number != reply.connection:
+            return  # the stream that said hello has ended; another hello is to be answered
         message = executor_pb2.Open(
             generation=wire.generation_to_proto(reply.generation),
             next_step_id=reply.next_step_id,
@@ -128,7 +134,9 @@ class Executors:
 
     def refused(self, reply: LaneRefused) -> None:
         log.error("executor %s is refused: %s", reply.executor_id, reply.reason)
-        self._end_stream(reply.executor_id)
+        stream = self._streams.get(reply.executor_id)
+        if stream is not None and stream.number == reply.connection:
+            self._end_stream(reply.executor_id)
 
     def reconnect_all(self) -> None:
         for executor_id in list(self._streams):
@@ -193,7 +201,9 @@ class Executors:
     async def _keep_connected(self, lane: Lane) -> None:
         attempt = 0
         while True:
-            stream = ExecutorStream(lane.executor_id)
+            assert self._core is not None
+            self._num_streams += 1
+            stream = ExecutorStream(lane.executor_id, self._num_streams, self._core.leader[0])
             try:
                 async with open_channel(lane.address) as channel:
                     await self._talk(lane, stream, execute_stub(channel))
@@ -214,7 +224,7 @@ class Executors:
     ) -> None:
         """One stream's life: hello, then whatever comes, until it ends."""
         assert self._core is not None
-        epoch, leader_id = self._core.leader
+        epoch, leader_id = stream.epoch, self._core.leader[1]
         hello = executor_pb2.ExecutorHello(
             protocol_version=wire.PROTOCOL_VERSION,
             deployment_id=self._config.deployment,
@@ -249,8 +259,11 @@ class Executors:
                 result = wire.step_result_from_proto(response.step_result)
                 self._post(ModelOutputReceived(lane.executor_id, result, now_ms))
             case "hello_ack":
+                assert self._core is not None
+                if stream.epoch != self._core.leader[0]:
+                    raise StreamEnded("our epoch was raised meanwhile")
                 self._streams[lane.executor_id] = stream
-                self._post(_connected(lane.executor_id, response.hello_ack, now_ms))
+                self._post(_connected(stream, response.hello_ack, now_ms))
             case "refused":
                 assert self._on_refused is not None
                 self._on_refused(response.refused.leader_seen.epoch)
@@ -269,16 +282,17 @@ class Executors:
 
 
 def _connected(
-    executor_id: str, ack: executor_pb2.ExecutorHelloAck, now_ms: int
+    stream: ExecutorStream, ack: executor_pb2.ExecutorHelloAck, now_ms: int
 ) -> ExecutorConnected:
     return ExecutorConnected(
-        executor_id,
+        stream.executor_id,
         ack.incarnation_id,
         wire.generation_from_proto(ack.generation) if ack.HasField("generation") else None,
         wire.step_key_from_proto(ack.last_step) if ack.HasField("last_step") else None,
         ack.first_kept_step_id,
         wire.capacity_from_proto(ack.capacity),
         now_ms,
+        stream.number,
     )
 
 

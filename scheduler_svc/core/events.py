@@ -72,7 +72,10 @@ class ExecutorRegistered:
 
 @dataclass(slots=True, frozen=True)
 class ExecutorConnected:
-    """What an executor says of itself in its hello; `last_step` is the last one it accepted."""
+    """What an executor says of itself in its hello; `last_step` is the last one it accepted.
+
+    `connection` names the stream that it said it on; the answer is for that stream and no other.
+    """
 
     executor_id: str
     incarnation_id: str
@@ -81,6 +84,7 @@ class ExecutorConnected:
     first_kept_step_id: int
     capacity: Capacity
     now_ms: int
+    connection: int = 0
 
 
 @dataclass(slots=True, frozen=True)
@@ -190,12 +194,14 @@ class LaneOpened:
     results_after_step_id: int
     last_step_id: int
     is_new: bool
+    connection: int = 0
 
 
 @dataclass(slots=True, frozen=True)
 class LaneRefused:
     executor_id: str
     reason: str
+    connection: int = 0
 
 
 @dataclass(slots=True, frozen=True)

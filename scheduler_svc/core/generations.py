@@ -43,14 +43,26 @@ class Generations:
         lane = self._state.lanes[event.executor_id]
         reason = self._refusal(lane, event)
         if reason is not None:
-            return [LaneRefused(event.executor_id, reason)]
-        if not lane.holds_what_it_claims(event):
+            return [LaneRefused(event.executor_id, reason, event.connection)]
+        is_new = not lane.holds_what_it_claims(event)
+        if is_new:
             self._open_new_generation(lane, event)
-            return [self._opened(lane, last_step_id=lane.next_step_id - 1, is_new=True)]
-        last_step_id = (
-            event.last_step.step_id if event.last_step is not None else lane.retired.step_id
+            last_step_id = lane.next_step_id - 1
+        elif event.last_step is not None:
+            last_step_id = event.last_step.step_id
+        else:
+            last_step_id = lane.retired.step_id
+        assert lane.generation is not None
+        opened = LaneOpened(
+            lane.executor_id,
+            lane.generation,
+            next_step_id=lane.next_step_id,
+            results_after_step_id=lane.retired.step_id,
+            last_step_id=last_step_id,
+            is_new=is_new,
+            connection=event.connection,
         )
-        return [self._opened(lane, last_step_id=last_step_id, is_new=False)]
+        return [opened]
 
     def end(self, event: GenerationEnded) -> list[Reply]:
         """The lane is given up until its executor connects again; its requests go elsewhere."""
@@ -142,14 +154,3 @@ class Generations:
                 continue
             message = f"{request.num_lane_losses} executors in a row were lost while it ran"
             state.end_request(request, FinishReason.ERROR, message, now_ms)
-
-    def _opened(self, lane: Lane, *, last_step_id: int, is_new: bool) -> LaneOpened:
-        assert lane.generation is not None
-        return LaneOpened(
-            lane.executor_id,
-            lane.generation,
-            next_step_id=lane.next_step_id,
-            results_after_step_id=lane.retired.step_id,
-            last_step_id=last_step_id,
-            is_new=is_new,
-        )
