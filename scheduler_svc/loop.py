@@ -8,6 +8,7 @@ unknown. No RPC can cancel the loop; it ends by itself, when it is no longer the
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections import deque
@@ -120,13 +121,15 @@ class EngineLoop:
         """Lead until stopped or deposed. The first commit is made at once: it proves the lease."""
         await self._step([])
         tick_s = min(self._config.heartbeat_s, self._config.lease_ttl_s / 3)
+        next_tick = time.monotonic() + tick_s
         while not self._is_stopping:
-            try:
-                async with asyncio.timeout(tick_s):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(0.0, next_tick - time.monotonic())):
                     await self._wake.wait()
-            except TimeoutError:
-                self._post_tick()
             self._wake.clear()
+            if time.monotonic() >= next_tick:  # also while events come without a pause
+                next_tick = time.monotonic() + tick_s
+                self._post_tick()
             if self._refused_above >= self.core.state.epoch:
                 await self._raise_epoch()
             batch = list(self._inbox)
