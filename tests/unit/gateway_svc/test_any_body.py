@@ -69,13 +69,13 @@ def _check(factory: CallFactory, body: bytes) -> None:
             assert CallShape.from_context(submission.client_context) == outcome.shape
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(body=BODIES, is_valid_else=st.booleans())
 def test_any_json(factory: CallFactory, body: dict[str, Any], is_valid_else: bool) -> None:
     _check(factory, json.dumps((VALID if is_valid_else else {}) | body).encode())
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(body=st.binary(max_size=60))
 def test_any_bytes(factory: CallFactory, body: bytes) -> None:
     _check(factory, body)
