@@ -188,6 +188,7 @@ class _Session:
             gateway_id=client.settings.gateway_id,
             session_id=secrets.token_hex(8),
             epoch_seen=client.seen.epoch,
+            leader_id_seen=client.seen.leader_id,
             attachments=[wire.attachment_to_proto(a) for a in self._ledger.attachments()],
         )
         self._send(Request(hello=hello))

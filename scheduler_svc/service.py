@@ -83,8 +83,9 @@ class SchedulerService(scheduler_pb2_grpc.SchedulerServiceServicer):
         hello = first.hello
         if not hello.gateway_id or "|" in hello.gateway_id:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "bad gateway_id")
-        epoch, _ = loop.core.leader
-        if hello.epoch_seen > epoch:  # H11
+        epoch, leader_id = loop.core.leader
+        is_double = hello.epoch_seen == epoch and hello.leader_id_seen not in ("", leader_id)
+        if hello.epoch_seen > epoch or is_double:  # H11
             loop.report_higher_epoch(hello.epoch_seen)
             await self._refuse(context)
         session = GatewaySession(hello.gateway_id, hello.session_id)
