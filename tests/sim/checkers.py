@@ -41,7 +41,7 @@ class Checkers:
         self.counts: Counter[str] = Counter()
         self._contents: dict[CommitId, Commit] = {}
         self._bodies: dict[tuple[str, Generation, int], set[bytes]] = {}
-        self._ran: set[tuple[str, Generation, int]] = set()
+        self._ran: set[tuple[Life, Generation, int]] = set()
         self._last_run: dict[tuple[Life, Generation], int] = {}
         self._answered: dict[Life, tuple[tuple[int, str], Any]] = {}
         self._lanes: dict[str, tuple[Generation, LaneStatus]] = {}
@@ -82,10 +82,12 @@ class Checkers:
         if known is not commit:
             raise Violation(f"I1: {commit.id} is sent with another content")
         check_counts(leader.core.state)
+        meta = self.cluster.redis.state.meta
+        is_owner = meta is not None and (meta.epoch, meta.leader_id) == leader.core.leader
+        is_comparable = is_owner and self.cluster.redis.num_losses == 0
         for lane in leader.core.state.lanes.values():
-            executor = self.cluster.executor_at(lane.address)
-            has_lost = self.cluster.redis.num_losses > 0
-            check_window(lane, None if has_lost else executor, leader.core.state.config.depth)
+            executor = self.cluster.executor_at(lane.address) if is_comparable else None
+            check_window(lane, executor, leader.core.state.config.depth)
 
     def on_commit(self, commit: Commit, answer: CommitAnswer) -> None:
         """At the moment when Redis has answered; the leader has not seen it yet."""
@@ -188,7 +190,7 @@ class Checkers:
         """I4: each step once for each generation, in order."""
         assert executor.life.is_alive
         self.counts["steps"] += 1
-        key = (executor.executor_id, plan.generation, plan.step_id)
+        key = (executor.life, plan.generation, plan.step_id)
         if key in self._ran:
             raise Violation(f"I4: step {plan.step_id} of {plan.generation} is run twice")
         self._ran.add(key)
@@ -233,6 +235,11 @@ class Checkers:
         """I2, at a gateway."""
         if epoch < gateway.leader_seen[0]:
             raise Violation(f"I2: {gateway.gateway_id} takes outputs of epoch {epoch}")
+
+    def on_client_error(self, client: Client, error: str) -> None:
+        """A client that came back can be told so only where Redis lost something."""
+        if self.cluster.redis.num_losses == 0:
+            raise Violation(f"I8: {client.request_id} came back and got: {error}")
 
     def on_finish(self, client: Client, finish: Finish) -> None:
         self.counts[f"finished {finish.reason.value}"] += 1

@@ -12,6 +12,7 @@ from scheduler_svc.core.events import (
     ExecutorConnected,
     GenerationEnded,
     LaneOpened,
+    LaneRefused,
     ModelOutputReceived,
 )
 from scheduler_svc.core.lane import Lane
@@ -26,8 +27,10 @@ if TYPE_CHECKING:
 class ExecutorLink:
     """One stream. `outgoing` is what the pump has put in and the network has not taken yet."""
 
-    def __init__(self, links: ExecutorLinks, executor_id: str) -> None:
+    def __init__(self, links: ExecutorLinks, executor_id: str, number: int) -> None:
         self._links = links
+        self.number = number
+        self.epoch = links.leader.core.leader[0]
         self.executor_id = executor_id
         self.sent_step_id: int | None = None
         self.heard_at = links.world.now
@@ -67,6 +70,7 @@ class ExecutorLinks:
         self.leader = leader
         self.world = leader.world
         self.streams: dict[str, ExecutorLink] = {}
+        self._num_links = 0
         self._dialled: set[str] = set()
         self._absent_since: dict[str, int] = {}
         self._head_since: dict[str, tuple[int, int]] = {}
@@ -96,7 +100,7 @@ class ExecutorLinks:
 
     def opened(self, reply: LaneOpened) -> None:
         link = self.streams.get(reply.executor_id)
-        if link is None:
+        if link is None or link.number != reply.connection:
             return
         depth = self.leader.core.state.config.depth
         link.outgoing.append(
@@ -106,7 +110,15 @@ class ExecutorLinks:
         )
         link.sent_step_id = reply.last_step_id
 
+    def refused(self, reply: LaneRefused) -> None:
+        link = self.streams.get(reply.executor_id)
+        if link is not None and link.number == reply.connection:
+            self.lost(link)
+
     def greeted(self, link: ExecutorLink, ack: messages.ExecutorHelloAck) -> None:
+        if link.epoch != self.leader.core.leader[0]:
+            self.lost(link)
+            return
         self.streams[link.executor_id] = link
         self.post(
             ExecutorConnected(
@@ -117,6 +129,7 @@ class ExecutorLinks:
                 ack.first_kept_step_id,
                 ack.capacity,
                 self.world.now,
+                link.number,
             )
         )
 
@@ -194,7 +207,8 @@ class ExecutorLinks:
             delay = self.world.rng.choice((5, 20, 60))
             self.world.after(delay, leader.life, lambda: self._dial(executor_id))
             return
-        link = ExecutorLink(self, executor_id)
+        self._num_links += 1
+        link = ExecutorLink(self, executor_id, self._num_links)
         stream = Stream(
             self.world,
             (leader.life, executor.life),

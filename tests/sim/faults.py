@@ -17,7 +17,7 @@ from tests.sim.world import Life
 if TYPE_CHECKING:
     from tests.sim.cluster import Cluster
 
-FAULTS_END_MS = 1200
+FAULTS_END_MS = 1500
 
 
 class Faults:
@@ -28,10 +28,10 @@ class Faults:
 
     def plan(self) -> None:
         """Some kinds in each world, some of them several times."""
-        kinds = [kind for kind in self._kinds() if self.rng.random() < 0.35]
+        kinds = [kind for kind in self._kinds() if self.rng.random() < 0.4]
         for kind in kinds:
-            for _ in range(self.rng.choice((1, 1, 2))):
-                when = self.rng.randrange(20, FAULTS_END_MS)
+            for _ in range(self.rng.choice((1, 1, 2, 3))):
+                when = self.rng.randrange(200, FAULTS_END_MS)
                 self.world.after(when, None, kind)
         self.world.after(FAULTS_END_MS + 500, None, self.cluster.heal)
 
@@ -158,8 +158,12 @@ class Faults:
         client.may_be_aborted = True
         new = next(g for g in others if g is not old)
         new.attach(client)
-        life = old.life
-        self.world.after(self.rng.randrange(150), life, lambda: old.leave(client))
+
+        def notice() -> None:
+            if client.gateway is not old:
+                old.leave(client)
+
+        self.world.after(self.rng.randrange(150), old.life, notice)
 
     def submit_again(self) -> None:
         gateway = self._gateway()

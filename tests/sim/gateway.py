@@ -125,7 +125,7 @@ class GatewayProcess:
 
     def submit_again(self, request_id: str) -> None:
         entry = self.entries.get(request_id)
-        if entry is not None and self.session is not None:
+        if entry is not None and entry.submission is not None and self.session is not None:
             self._submit(entry)
 
     # Sessions
@@ -167,7 +167,7 @@ class GatewayProcess:
         attachments = tuple(entry.attachment() for entry in known)
         self._send(
             messages.SessionHello(
-                self.gateway_id, str(session.number), self.leader_seen[0], attachments
+                self.gateway_id, str(session.number), self.leader_seen, attachments
             )
         )
         unknown = [e.client.request_id for e in self.entries.values() if e.submission is None]
@@ -229,7 +229,11 @@ class GatewayProcess:
             self._submit(entry)
             return
         del self.entries[entry.client.request_id]
-        entry.client.error = "unknown"
+        self._fail(entry.client, "unknown")
+
+    def _fail(self, client: Client, error: str) -> None:
+        client.error = error
+        self.cluster.checkers.on_client_error(client, error)
 
     def _submit(self, entry: Entry) -> None:
         assert entry.submission is not None
@@ -265,7 +269,7 @@ class GatewayProcess:
         if output.finish is not None and request_id in self.entries:
             del self.entries[request_id]
             self.finished[request_id] = entry
-            self._finish(entry.client, output.finish)
+            self._finish(entry, output.finish)
 
     def _take_logprobs(self, entry: Entry, output: RequestOutput) -> None:
         if entry.client.submission.sampling_params.num_logprobs is None:
@@ -281,13 +285,18 @@ class GatewayProcess:
             return
         if index < len(client.seen):
             if client.seen[index] != token:
-                client.error = "cannot be continued"
+                self._fail(client, "another text")
                 self.leave(client)
             return
         client.seen.append(token)
 
-    def _finish(self, client: Client, finish: Finish) -> None:
-        if client.gateway is self and not client.error:
+    def _finish(self, entry: Entry, finish: Finish) -> None:
+        client = entry.client
+        if client.gateway is not self or client.error:
+            return
+        if len(entry.delivered) < len(client.seen):
+            self._fail(client, "less text")
+        else:
             client.finish = finish
             self.cluster.checkers.on_finish(client, finish)
 

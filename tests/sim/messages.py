@@ -64,7 +64,7 @@ class Alive:
 class SessionHello:
     gateway_id: str
     session_id: str
-    epoch_seen: int
+    leader_seen: tuple[int, str]
     attachments: tuple[Attachment, ...]
 
 

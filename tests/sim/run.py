@@ -27,27 +27,37 @@ class Failure(AssertionError):
 
 def simulate(seed: int) -> Counter[str]:
     """One world, from its start until all is quiet; raises `Failure`."""
-    random.seed(seed)  # the lease keeper's jitter
     cluster = Cluster(seed)
     try:
         _simulate(cluster)
     except Exception as error:
-        lines = "\n".join(cluster.world.log)
-        reason = traceback.format_exc(limit=-4)
-        raise Failure(f"seed {seed}, the last events:\n{lines}\n{reason}") from error
+        raise Failure(describe(seed)) from error
     counts = cluster.checkers.counts
     counts["events"] += cluster.world.num_events
     return counts
 
 
+def describe(seed: int, num_lines: int = 60) -> str:
+    """The same world once more, now with every message noted: its last events, and what failed."""
+    cluster = Cluster(seed, is_verbose=True)
+    try:
+        _simulate(cluster)
+    except Exception:  # noqa: BLE001 - whatever it is, the seed is to be printed with it
+        events = "\n".join(list(cluster.world.log)[-num_lines:])
+        reason = traceback.format_exc(limit=-4, chain=False)
+        return f"seed {seed}, the last events:\n{events}\n{reason}"
+    return f"seed {seed} failed once, and not again: the world depends on something else"
+
+
 def _simulate(cluster: Cluster) -> None:
     world = cluster.world
+    random.seed(world.seed)  # the lease keeper's jitter
     cluster.start()
-    cluster.workload.plan(world.rng.randrange(3, 11), 900)
+    cluster.workload.plan(world.rng.randrange(4, 18), 1200)
     Faults(cluster).plan()
     if not world.run(cluster.is_quiet, world.now + PATIENCE_MS):
         raise Violation(f"I12: {cluster.describe_stuck()}")
-    cluster.check_end()
+    cluster.checkers.at_end()
 
 
 def main() -> int:
@@ -55,7 +65,11 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=500)
     parser.add_argument("--start", type=int, default=0)
     parser.add_argument("--keep-going", action="store_true", help="count failures by their kind")
+    parser.add_argument("--describe", type=int, help="only this seed, with all its events")
     args = parser.parse_args()
+    if args.describe is not None:
+        print(describe(args.describe, 2000))
+        return 0
     began, totals = time.perf_counter(), Counter[str]()
     failures: dict[str, list[int]] = {}
     for seed in range(args.start, args.start + args.seeds):

@@ -128,7 +128,10 @@ class Leader:
             waiter(None)
 
     async def _step(self, batch: list[Envelope]) -> None:
-        due = [(envelope, self.core.handle(envelope.event)) for envelope in batch]
+        due: list[tuple[Envelope, list[Reply]]] = []
+        for envelope in batch:
+            due.append((envelope, self.core.handle(envelope.event)))
+            self.world.detail(self.life.name, "handles", envelope.event, "=>", due[-1][1])
         self.core.plan(self.links.ready())
         is_renewal_due = self.world.now - self._last_commit_at >= LEASE_TTL_MS // 3
         if self.core.has_changes() or is_renewal_due:
@@ -154,6 +157,7 @@ class Leader:
         if answer.outcome in (Outcome.FENCED, Outcome.LOST):
             raise Deposed(f"commit {commit.id} is {answer.outcome.value}")
         self.process.effect("committed")
+        self.world.detail(self.life.name, commit.id, answer.outcome)
         self._last_commit_at = self.world.now
         self.num_commits += 1
 
@@ -176,7 +180,7 @@ class Leader:
             case LaneOpened():
                 self.links.opened(reply)
             case LaneRefused():
-                self.links.end(reply.executor_id)
+                self.links.refused(reply)
             case _:
                 pass
 
@@ -233,8 +237,10 @@ class Leader:
 
     def open_session(self, hello: messages.SessionHello, stream: Stream) -> GatewaySession | None:
         """What service.Session does with a hello; None: refused."""
-        if hello.epoch_seen > self.core.leader[0]:
-            self.report_higher_epoch(hello.epoch_seen)
+        epoch, leader_id = self.core.leader
+        epoch_seen, leader_id_seen = hello.leader_seen
+        if epoch_seen > epoch or (epoch_seen == epoch and leader_id_seen != leader_id):
+            self.report_higher_epoch(epoch_seen)
             return None
         session = GatewaySession(hello.gateway_id, hello.session_id)
         self.sessions.open(session)
@@ -319,6 +325,7 @@ class SchedulerProcess:
         loaded = await self._load(store)
         if loaded.is_torn:
             self.world.note("what is loaded is torn, and discarded")
+            self.cluster.redis.num_losses += 1
             core.discard(loaded.rows)
         else:
             core.restore(loaded.rows)

@@ -67,20 +67,23 @@ class SimulatedRedis:
             if fate == "late":
                 travel = rng.randrange(1, 3 * TIMEOUT_MS)
             if fate != "lost":
-                world.after(travel, None, lambda: None if self.is_down else verb())
+                world.after(travel, None, lambda: self._try(verb))
             world.after(TIMEOUT_MS, life, lambda: done(error))
             return
 
         def arrive() -> None:
-            answer: Any = error
-            if not self.is_down:
-                try:
-                    answer = verb()
-                except StoreUnavailable as unavailable:
-                    answer = unavailable
+            answer = self._try(verb)
             world.after(rng.choice((0, 1, 1, 2)), life, lambda: done(answer))
 
         world.after(travel, None, arrive)
+
+    def _try(self, verb: Callable[[], Any]) -> Any:
+        if self.is_down:
+            return StoreUnavailable("down")
+        try:
+            return verb()
+        except StoreUnavailable as error:
+            return error
 
     def commit(self, commit: Commit, lease_ttl_ms: int) -> CommitAnswer:
         if self.num_torn:

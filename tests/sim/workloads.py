@@ -28,10 +28,10 @@ class Workload:
 
     def plan(self, num_calls: int, last_ms: int) -> None:
         self.num_calls_left = num_calls
-        when = 0
+        when = 200
         for _ in range(num_calls):
             if self.rng.random() < 0.6:  # else in the same burst
-                when = self.rng.randrange(last_ms)
+                when = self.rng.randrange(200, last_ms)
             self.cluster.world.after(when, None, self._call)
 
     def _tokens(self, count: int) -> tuple[int, ...]:

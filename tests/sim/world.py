@@ -30,23 +30,34 @@ class Life:
 
 
 class World:
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, is_verbose: bool = False) -> None:
         self.seed = seed
+        self.is_verbose = is_verbose
         self.rng = random.Random(seed)
         self.check_rng = random.Random(seed)  # so that what is checked changes nothing
         self.now = 1_000_000  # unix milliseconds
         self.num_events = 0
         self.after_event: Callable[[], None] = lambda: None
-        self.log: deque[str] = deque(maxlen=80)
-        self._heap: list[tuple[int, int, Life | None, Callable[[], None]]] = []
+        self.log: deque[str] = deque(maxlen=2000)
+        self._heap: list[tuple[int, int, int, Life | None, Callable[[], None]]] = []
         self._count = 0
 
     def note(self, text: str) -> None:
         self.log.append(f"{self.now - 1_000_000:6d} {text}")
 
+    def detail(self, *what: Any) -> None:
+        """What is noted only when a world is run again because it failed."""
+        if self.is_verbose and type(what[-1]).__name__ not in ("Alive", "SignOfLife"):
+            self.note(" ".join(map(str, what))[:400])
+
     def at(self, when: int, life: Life | None, action: Callable[[], None]) -> None:
+        self._push(when, 1, life, action)
+
+    def _push(
+        self, when: int, order: int, life: Life | None, action: Callable[[], None]
+    ) -> None:
         self._count += 1
-        heapq.heappush(self._heap, (when, self._count, life, action))
+        heapq.heappush(self._heap, (when, order, self._count, life, action))
 
     def after(self, delay: int, life: Life | None, action: Callable[[], None]) -> None:
         self.at(self.now + delay, life, action)
@@ -54,7 +65,7 @@ class World:
     def run(self, until: Callable[[], bool], deadline: int) -> bool:
         """Events in order until `until()` holds; False if that does not happen by `deadline`."""
         while self._heap and self._heap[0][0] <= deadline:
-            when, _, life, action = heapq.heappop(self._heap)
+            when, _, _, life, action = heapq.heappop(self._heap)
             if life is not None and not life.is_alive:
                 continue
             self.now = when
@@ -79,8 +90,8 @@ class World:
         self.note(f"{life.name} goes on")
         life.is_stopped = False
         backlog, life.backlog = life.backlog, []
-        for action in backlog:
-            self.after(0, life, action)
+        for action in backlog:  # before whatever else comes at this time
+            self._push(self.now, 0, life, action)
 
     def kill(self, life: Life) -> None:
         """SIGKILL: nothing of the process happens any more; its peers notice later."""
@@ -121,6 +132,7 @@ class Stream:
         if self.is_cut:
             return
         world, to = self.world, 1 - side
+        world.detail(self.ends[side].name, "->", self.ends[to].name, message)
         delay = world.rng.choice((1, 1, 2, 3))
         if self.extra_delay:
             delay += world.rng.randrange(self.extra_delay)
