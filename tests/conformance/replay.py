@@ -13,7 +13,7 @@ import json
 import sys
 import traceback
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from typing import Any
 from tests.conformance.trace_v1 import V1Trace, without_empty
 
 TRACES = Path(__file__).parent / "traces"
-DRIVERS = {"vllm-v1": V1Trace}
+DRIVERS: dict[str, Callable[[dict[str, Any]], V1Trace]] = {"vllm-v1": V1Trace}
 NUM_STEPS_BEFORE = 3
 
 

@@ -75,14 +75,14 @@ def without_empty(value: dict[str, Any]) -> dict[str, Any]:
 
 
 class V1Trace:
-    def __init__(self, header: dict[str, Any]) -> None:
+    def __init__(self, header: dict[str, Any], *, is_strict: bool = True) -> None:
         config, derived = header["config"], header["derived"]
         self.requests: dict[str, Request] = {}
         self.config = SchedulerConfig(
             **{key: config[key] for key in CONFIG_KEYS},
             **{key: derived[key] for key in DERIVED_KEYS},
             throttles_prefills=True,
-            strict=True,
+            strict=is_strict,
         )
         self.connector = ScriptedConnector() if config["kv_role"] else None
         self.events = KVEventLog() if config["kv_events"] else None
