@@ -5,7 +5,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 SEEDS ?= 500
 TRACES ?= tests/conformance/traces
 
-.PHONY: help setup runtime serve check test test-all sim conformance e2e chaos bench protos lock clean
+.PHONY: help setup runtime serve check test test-all sim conformance e2e chaos bench protos lock clean model
 
 help:  ## list these commands
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -19,6 +19,9 @@ runtime:  ## create .venv with what serving needs, and no more
 serve: runtime  ## serve the demo model; ARGS='--port 9000 --model DIR' as for `segue serve`
 	@exec $(BIN)/segue serve $(ARGS)
 
+model: setup  ## fetch the demo model, once, so that no test waits for it
+	@$(BIN)/segue model fetch smollm2-135m >/dev/null
+
 check: setup  ## style, types, who may import whom, generated stubs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -26,10 +29,10 @@ check: setup  ## style, types, who may import whom, generated stubs
 	$(BIN)/pyright
 	$(PYTEST) -q tests/conformance/test_house.py tests/conformance/test_protos_current.py
 
-test: setup  ## the suite: unit, sim, conformance, kernels, integration
+test: model  ## the suite: unit, sim, conformance, kernels, integration
 	SEEDS=$(SEEDS) $(PYTEST) -q -n 2 --dist worksteal tests/unit tests/sim tests/conformance tests/kernels tests/integration
 
-test-all: setup  ## what `make test` leaves out: all processes, faults, packaging
+test-all: model  ## what `make test` leaves out: all processes, faults, packaging
 	$(PYTEST) -q tests/e2e tests/chaos
 
 sim: setup  ## simulate SEEDS=100000 histories with faults
@@ -44,7 +47,7 @@ e2e: setup  ## all processes and the OpenAI client
 chaos: setup  ## all processes, killed and paused
 	$(PYTEST) -q tests/chaos
 
-bench: setup  ## throughput, latency, idle share, the scheduler's time per step
+bench: model  ## throughput, latency, idle share, the scheduler's time per step
 	@set -e; for file in tests/bench/bench_*.py; do \
 	  $(BIN)/python -m tests.bench.$$(basename $$file .py); done
 
