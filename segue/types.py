@@ -119,9 +119,11 @@ class NewRequestData:
 class CachedRequestData:
     """Requests that the executor holds: only what changed, as parallel columns in decided order."""
 
-    request_ids: list[str] = field(default_factory=list)
-    new_block_ids: list[tuple[int, ...]] = field(default_factory=list)  # appended in this step
-    num_computed_tokens: list[int] = field(default_factory=list)  # before this step
+    request_ids: list[str] = field(default_factory=list[str])
+    new_block_ids: list[tuple[int, ...]] = field(
+        default_factory=list[tuple[int, ...]]
+    )  # appended in this step
+    num_computed_tokens: list[int] = field(default_factory=list[int])  # before this step
 
 
 @dataclass(slots=True, frozen=True)
@@ -149,17 +151,21 @@ class SchedulerOutput:
     step_id: int
     epoch: int
     generation: Generation
-    scheduled_new_reqs: list[NewRequestData] = field(default_factory=list)
-    scheduled_resumed_reqs: list[NewRequestData] = field(default_factory=list)
+    scheduled_new_reqs: list[NewRequestData] = field(default_factory=list[NewRequestData])
+    scheduled_resumed_reqs: list[NewRequestData] = field(default_factory=list[NewRequestData])
     scheduled_cached_reqs: CachedRequestData = field(default_factory=CachedRequestData)
-    num_scheduled_tokens: dict[str, int] = field(default_factory=dict)
-    output_indices: dict[str, int] = field(default_factory=dict)
-    draft_token_ids: dict[str, list[int]] = field(default_factory=dict)
-    preempted_req_ids: list[str] = field(default_factory=list)
-    finished_req_ids: list[str] = field(default_factory=list)
-    swap_out: list[tuple[int, int]] = field(default_factory=list)  # (gpu block, cpu block)
-    swap_in: list[tuple[int, int]] = field(default_factory=list)  # (cpu block, gpu block)
-    copies: list[tuple[int, int]] = field(default_factory=list)  # (source, target)
+    num_scheduled_tokens: dict[str, int] = field(default_factory=dict[str, int])
+    output_indices: dict[str, int] = field(default_factory=dict[str, int])
+    draft_token_ids: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
+    preempted_req_ids: list[str] = field(default_factory=list[str])
+    finished_req_ids: list[str] = field(default_factory=list[str])
+    swap_out: list[tuple[int, int]] = field(
+        default_factory=list[tuple[int, int]]
+    )  # (gpu block, cpu block)
+    swap_in: list[tuple[int, int]] = field(
+        default_factory=list[tuple[int, int]]
+    )  # (cpu block, gpu block)
+    copies: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])  # (source, target)
     num_lookahead_slots: int = 0
     traceparent: str = ""
     stats: StepStats = field(default_factory=StepStats)
@@ -193,12 +199,12 @@ class ModelRunnerOutput:
 
     step_id: int
     generation: Generation
-    request_ids: list[str] = field(default_factory=list)
-    first_output_indices: list[int] = field(default_factory=list)
-    sampled_token_ids: list[list[int]] = field(default_factory=list)
-    logprobs: dict[str, list[TokenLogprobs]] = field(default_factory=dict)
-    draft_token_ids: dict[str, list[int]] = field(default_factory=dict)
-    row_errors: dict[str, str] = field(default_factory=dict)
+    request_ids: list[str] = field(default_factory=list[str])
+    first_output_indices: list[int] = field(default_factory=list[int])
+    sampled_token_ids: list[list[int]] = field(default_factory=list[list[int]])
+    logprobs: dict[str, list[TokenLogprobs]] = field(default_factory=dict[str, list[TokenLogprobs]])
+    draft_token_ids: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
+    row_errors: dict[str, str] = field(default_factory=dict[str, str])
     timings: StepTimings = field(default_factory=StepTimings)
 
 
