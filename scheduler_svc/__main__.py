@@ -1,7 +1,7 @@
 """`python -m scheduler_svc`: builds the real store, lease, loop and server, and runs them.
 
-The only file that knows all parts. Invariant: who is no longer the leader ends this process with exit
-code 1, and is started again by whoever watches it.
+The only file that knows all parts. Invariant: who is no longer the leader ends this process with
+exit code 1, and is started again by whoever watches it.
 """
 
 from __future__ import annotations

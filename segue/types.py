@@ -22,7 +22,7 @@ class FinishReason(Enum):
 
 @dataclass(slots=True, frozen=True)
 class SamplingParams:
-    """How tokens are drawn and when a request ends; complete, since the gateway fills every default.
+    """How tokens are drawn and when a request ends; complete: the gateway fills every default.
 
     Token i of a choice is drawn with the uniform number of (seed, choice, i), so `seed` is always
     set. `eos_token_id` None means that EOS does not end the request (`ignore_eos`).
@@ -76,7 +76,7 @@ class Submission:
 
 @dataclass(slots=True, frozen=True)
 class Generation:
-    """One life of what is claimed about an executor's memory; made by a commit, never used twice."""
+    """One life of what is claimed about an executor's memory; made by a commit, not used twice."""
 
     epoch: int
     number: int
@@ -84,7 +84,7 @@ class Generation:
 
 @dataclass(slots=True, frozen=True)
 class StepKey:
-    """Identity of a planned step. `epoch` is the epoch that planned it, not the one that sends it."""
+    """Identity of a planned step. `epoch` is the one that planned it, not the one that sends it."""
 
     step_id: int
     epoch: int
@@ -92,7 +92,7 @@ class StepKey:
 
 @dataclass(slots=True, frozen=True)
 class Capacity:
-    """What an executor can hold. `num_blocks` includes block 0, the null block of the unified policy."""
+    """What an executor can hold. `num_blocks` includes block 0, the unified policy's null block."""
 
     num_blocks: int
     block_size: int
@@ -181,7 +181,7 @@ class SchedulerOutput:
 
 @dataclass(slots=True, frozen=True)
 class StepTimings:
-    """Of the executor's own clock, in microseconds. `idle` is the gap before this step's compute."""
+    """By the executor's own clock, in microseconds. `idle`: the gap before this step's compute."""
 
     idle_us: int = 0
     prepare_us: int = 0
@@ -210,7 +210,7 @@ class ModelRunnerOutput:
 
 @dataclass(slots=True, frozen=True)
 class Usage:
-    """Token counts of a finished request. `num_cached_tokens`: prefix hit of the first admission."""
+    """Token counts of a finished request. `num_cached_tokens`: hit of the first admission."""
 
     num_prompt_tokens: int
     num_output_tokens: int
@@ -229,7 +229,7 @@ class Finish:
 
 @dataclass(slots=True, frozen=True)
 class RequestOutput:
-    """New rows of one request: tokens `first_index`, `first_index` + 1, … and its end, if reached."""
+    """New rows of one request: tokens `first_index`, `first_index` + 1, … and its end, if any."""
 
     request_id: str
     first_index: int

@@ -120,7 +120,7 @@ class Intake:
     def _refusal(
         self, gateway_id: str, fresh: list[Submission], *, is_again: bool
     ) -> list[Reply] | None:
-        """Why these are not accepted, if so. Rows delivered before never meet a full queue (H22)."""
+        """Why these are refused, if so. Rows delivered before never meet a full queue (H22)."""
         state = self._state
         for submission in fresh:
             rejected = self._invalid(gateway_id, submission)

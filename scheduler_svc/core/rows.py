@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
+
+V = TypeVar("V")
 
 
 class Table(Enum):
@@ -100,26 +102,24 @@ class Rows:
             self.hashes.pop(key, None)
             self.ranks.pop(key, None)
             self.strings.pop(key, None)
-        for tables, removals in (
-            (self.hashes, delta.removed_fields),
-            (self.ranks, delta.removed_ranks),
-        ):
-            for key, members in removals.items():
-                table = tables.get(key, {})
-                for member in members:
-                    table.pop(member, None)
-                if not table:
-                    tables.pop(key, None)
+        _remove(self.hashes, delta.removed_fields)
+        _remove(self.ranks, delta.removed_ranks)
         for key, values in delta.fields.items():
-            if not values:
-                continue
-            self.hashes.setdefault(key, {}).update(values)
+            if values:
+                self.hashes.setdefault(key, {}).update(values)
         for key, scores in delta.ranks.items():
-            if not scores:
-                continue
-            self.ranks.setdefault(key, {}).update(scores)
+            if scores:
+                self.ranks.setdefault(key, {}).update(scores)
         for key, (offset, data) in delta.writes.items():
-            if not data:
-                continue
-            old = self.strings.get(key, b"").ljust(offset, b"\0")
-            self.strings[key] = old[:offset] + data + old[offset + len(data) :]
+            if data:
+                old = self.strings.get(key, b"").ljust(offset, b"\0")
+                self.strings[key] = old[:offset] + data + old[offset + len(data) :]
+
+
+def _remove(tables: dict[Key, dict[str, V]], removals: dict[Key, list[str]]) -> None:
+    for key, members in removals.items():
+        table = tables.get(key, {})
+        for member in members:
+            table.pop(member, None)
+        if not table:
+            tables.pop(key, None)
