@@ -42,7 +42,7 @@ class RequestMark:
     table: list[int] = field(default_factory=list[int])
     table_text: str = ""
     num_table_blocks: int = 0
-    is_finished: bool = False
+    finished_at_ms: int | None = None
 
 
 class RequestChanges:
@@ -103,11 +103,11 @@ class RequestChanges:
             mark.num_tokens, mark.end_of_outputs = request.num_prompt_tokens, 0
         self._add_queue(delta, request, mark)
         self._add_table(delta, request, mark)
-        if request.is_finished != mark.is_finished:
-            mark.is_finished = request.is_finished
-            if request.is_finished:
-                finished = delta.ranks.setdefault(Key(Table.FINISHED), {})
-                finished[request_id] = request.finished_at_ms
+        finished_at_ms = request.finished_at_ms if request.is_finished else None
+        if finished_at_ms != mark.finished_at_ms:
+            mark.finished_at_ms = finished_at_ms
+            if finished_at_ms is not None:
+                delta.ranks.setdefault(Key(Table.FINISHED), {})[request_id] = finished_at_ms
             else:
                 delta.removed_ranks.setdefault(Key(Table.FINISHED), []).append(request_id)
         return mark
