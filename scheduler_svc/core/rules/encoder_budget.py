@@ -41,7 +41,10 @@ class EncoderBudget(Rule):
                 continue
             if self._would_split(item, num_computed, num_tokens):
                 return item.offset - num_computed
-            if item.item_hash in hashes or self._cache.take_if_cached(request, item):
+            if item.item_hash in hashes:
+                self._cache.hold_again(request, index)
+                continue
+            if self._cache.hold_if_cached(request, index):
                 continue
             if not self._has_room(item, num_embeddings):
                 return max(0, item.offset - num_computed)
@@ -56,7 +59,7 @@ class EncoderBudget(Rule):
             return
         draft.encoder_inputs[request.request_id] = self._chosen
         for index in self._chosen:
-            self._cache.add(request, request.mm_items[index])
+            self._cache.add(request, index)
         self._budget = self._budget_after
         self._chosen = []
 
@@ -69,16 +72,14 @@ class EncoderBudget(Rule):
 
     def processed(self, request: Request) -> None:
         num_processed = request.num_computed_tokens - request.num_in_flight_tokens
-        items = request.mm_items
-        for index, item in enumerate(items):
-            if item.offset + item.length > num_processed:
-                break
-            if all(later.item_hash != item.item_hash for later in items[index + 1 :]):
-                self._cache.release(request, item)
+        for index in self._cache.held(request):
+            item = request.mm_items[index]
+            if item.offset + item.length <= num_processed:
+                self._cache.release(request, index)
 
     def left(self, request: Request) -> None:
-        for item in request.mm_items:
-            self._cache.release(request, item)
+        for index in self._cache.held(request):
+            self._cache.release(request, index)
 
     def forget_all(self) -> None:
         self._cache.clear()

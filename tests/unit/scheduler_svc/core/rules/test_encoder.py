@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from scheduler_svc.core.request import MultiModalItem, Request
 from scheduler_svc.core.rules.encoder_cache import EncoderCache
-from tests.factories import LaneDriver, make_config, make_request, make_submission
+from tests.factories import LaneDriver, make_config, make_submission
 
 CAT, DOG = MultiModalItem(2, 4, "cat"), MultiModalItem(8, 4, "dog")
 
@@ -47,27 +47,38 @@ def test_an_item_is_not_split_where_that_is_disabled() -> None:
     assert lane.step().num_scheduled_tokens == {"a": 8}
 
 
-def test_what_a_request_refers_to_is_not_evicted() -> None:
+def test_what_a_request_holds_is_not_evicted() -> None:
     cache = EncoderCache(8)
-    a, b = with_items("a"), with_items("b")
-    cache.add(a, CAT)
-    cache.add(b, DOG)
+    a, b = with_items("a", CAT), with_items("b", DOG, CAT)
+    cache.add(a, 0)
+    cache.add(b, 0)
     assert not cache.make_room(4)
-    cache.release(b, DOG)
+    cache.release(b, 0)
     assert cache.make_room(4)
     assert cache.take_evicted() == ["dog"]
-    assert cache.take_if_cached(b, CAT)
-    cache.release(a, CAT)
+    assert cache.hold_if_cached(b, 1)
+    cache.release(a, 0)
     assert not cache.make_room(8)
+
+
+def test_an_item_that_stands_twice_is_held_until_its_last_place() -> None:
+    cache = EncoderCache(4)
+    request = with_items("a", CAT, MultiModalItem(8, 4, "cat"))
+    cache.add(request, 0)
+    cache.hold_again(request, 1)
+    cache.release(request, 0)
+    assert not cache.make_room(4)
+    cache.release(request, 1)
+    assert cache.make_room(4)
 
 
 def test_an_item_computed_again_in_the_same_step_is_not_told_as_evicted() -> None:
     cache = EncoderCache(4)
-    request = make_request()
-    cache.add(request, CAT)
-    cache.release(request, CAT)
+    request = with_items("a", CAT)
+    cache.add(request, 0)
+    cache.release(request, 0)
     assert cache.make_room(4)
-    cache.add(request, CAT)
+    cache.add(request, 0)
     assert cache.take_evicted() == []
 
 
