@@ -15,7 +15,7 @@ from typing import Any
 
 from scheduler_svc.core.engine_state import Codec
 from scheduler_svc.core.request import QueueName, Request
-from scheduler_svc.core.request_row import NUM_ROW_VALUES, stored_values, write_request_row
+from scheduler_svc.core.request_row import ROW_PART, stored_values, write_request_row
 from scheduler_svc.core.rows import Delta, Key, Table
 
 QUEUE_TABLES = {
@@ -93,7 +93,7 @@ class RequestChanges:
             self._marks[request_id] = mark
             body = self._codec.encode_submission(request.submission)
             delta.fields.setdefault(Key(Table.SUBMISSIONS), {})[request_id] = body
-        if mark.values[:NUM_ROW_VALUES] != values[:NUM_ROW_VALUES]:
+        if mark.values[ROW_PART] != values[ROW_PART]:
             row = write_request_row(request)
             delta.fields.setdefault(Key(Table.REQUESTS), {})[request_id] = row
         mark.values = values

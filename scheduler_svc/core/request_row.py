@@ -15,7 +15,7 @@ from typing import Any
 from scheduler_svc.core.request import Request, RequestStatus
 from segue.types import Finish, FinishReason, Usage
 
-NUM_ROW_VALUES = 22  # of `stored_values`, those that are in the row
+ROW_PART = slice(0, -4)  # of `stored_values`: what is in the row, and not where the request stands
 
 
 def num_uncomputed_tokens(request: Request) -> int:
@@ -49,7 +49,6 @@ def stored_values(request: Request) -> tuple[Any, ...]:
         request.drains_elsewhere,
         request.is_loading,
         request.is_load_finished,
-        request.has_load_failed,
         request.grammar_state,
         request.finish,
         request.queue,
