@@ -12,11 +12,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("segue", "gateway_svc", "scheduler_svc", "executor_svc", "kernels")
 OTHER_ROOTS = ("tests", "scripts", "examples")
 GENERATED = ROOT / "segue" / "v1"
+
+
+class Comment(NamedTuple):
+    """`is_alone`: it has the line for itself."""
+
+    line: int
+    text: str
+    is_alone: bool
 
 
 @dataclass(frozen=True)
@@ -27,6 +36,7 @@ class SourceFile:
     module: str
     text: str
     tree: ast.Module
+    comments: tuple[Comment, ...]
 
     @property
     def name(self) -> str:
@@ -40,15 +50,6 @@ class SourceFile:
         for node in ast.walk(self.tree):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 yield node
-
-    def comments(self) -> list[tuple[int, str, bool]]:
-        """(line, text, whether it has the line for itself)."""
-        lines = self.text.splitlines()
-        return [
-            (token.start[0], token.string, lines[token.start[0] - 1].lstrip().startswith("#"))
-            for token in tokenize.generate_tokens(io.StringIO(self.text).readline)
-            if token.type == tokenize.COMMENT
-        ]
 
     def imports(self) -> Iterator[str]:
         """Dotted names as they stand, and for `from a import b` both `a` and `a.b`."""
@@ -77,4 +78,12 @@ def _parse(path: Path) -> SourceFile:
     parts = path.relative_to(ROOT).with_suffix("").parts
     module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
     text = path.read_text(encoding="utf-8")
-    return SourceFile(path, module, text, ast.parse(text, str(path)))
+    return SourceFile(path, module, text, ast.parse(text, str(path)), tuple(_comments(text)))
+
+
+def _comments(text: str) -> Iterator[Comment]:
+    lines = text.splitlines()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            line = token.start[0]
+            yield Comment(line, token.string, lines[line - 1].lstrip().startswith("#"))

@@ -170,7 +170,7 @@ def test_no_code_is_commented_out() -> None:
     offenders = [
         f"{file.name}:{line} {text}"
         for file in FILES
-        for line, text, is_alone in file.comments()
+        for line, text, is_alone in file.comments
         if is_alone and _is_code(text)
     ]
     assert offenders == []
@@ -200,7 +200,7 @@ def test_no_banner_comments() -> None:
     offenders = [
         f"{file.name}:{line}"
         for file in FILES
-        for line, text, _ in file.comments()
+        for line, text, _ in file.comments
         if banner.search(text) or re.search(r"[-=#*~]{5,}$", text)
     ]
     assert offenders == []
@@ -211,7 +211,7 @@ def test_every_todo_carries_a_link() -> None:
     offenders = [
         f"{file.name}:{line} {text}"
         for file in FILES
-        for line, text, _ in file.comments()
+        for line, text, _ in file.comments
         if todo.search(text) and not re.search(r"https?://|#\d+", text)
     ]
     assert offenders == []
