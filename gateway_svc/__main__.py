@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator
 
 import uvicorn
+import uvloop
 
 from gateway_svc.app import Front, make_app, make_model_cards
 from gateway_svc.availability import Availability
@@ -53,7 +54,7 @@ def main() -> None:
     try:
         model = ModelDirectory.load(config.model)
         tokenizer = Tokenizer(model.tokenizer_path, model.vocab_size)
-        asyncio.run(serve(config, model, tokenizer))
+        uvloop.run(serve(config, model, tokenizer))
     except ModelDirectoryError as error:
         sys.exit(f"gateway_svc: error: {error}")
     except OSError as error:

@@ -154,11 +154,12 @@ class SchedulerClient:
                 await self._session.run()
             finally:
                 self._session = None
-                self.availability.set_connected(False, time.monotonic())
 
     def _note_loss(self, address: str, reason: str) -> None:
+        """Loud once: tries that find no leader are expected until one leads."""
         level = logging.WARNING if self.availability.is_connected else logging.DEBUG
         log.log(level, "session with %s ended: %s", address, reason)
+        self.availability.set_connected(False, time.monotonic())
 
 
 class _Session:
