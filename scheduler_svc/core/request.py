@@ -16,7 +16,7 @@ from typing import Any
 from segue.types import Finish, FinishReason, Submission, TokenLogprobs
 
 HASH_SEED = b"segue"
-EXTRA_FLAGS = ("drains_elsewhere", "is_loading", "is_load_finished", "has_load_failed")
+EXTRA_FLAGS = ("drains_elsewhere", "is_loading", "is_load_finished")
 
 
 class RequestStatus(IntEnum):
@@ -87,7 +87,6 @@ class Request:
         "finish",
         "finished_at_ms",
         "grammar_state",
-        "has_load_failed",
         "is_deferred",
         "is_load_finished",
         "is_loading",
@@ -141,7 +140,6 @@ class Request:
         self.mm_items = mm_items
         self.is_loading = False  # KV comes from elsewhere, and was not taken over yet
         self.is_load_finished = False
-        self.has_load_failed = False
         self.lane_id = ""
         self.owner = ""
         self.queue: QueueName | None = None

@@ -28,8 +28,6 @@ class LoadFailures:
         passed_over = {request.request_id for request in failed_running}
         if self._fails_requests:
             return passed_over, [*failed_loads, *failed_running]
-        for request in failed_loads:
-            request.has_load_failed = True
         return passed_over, []
 
     def _cut_all(

@@ -85,7 +85,6 @@ class RemoteKV(Rule):
     def left(self, request: Request) -> None:
         request.is_loading = False
         request.is_load_finished = False
-        request.has_load_failed = False
 
     def _take_over(self, request: Request) -> None:
         """The load is done: what is valid counts as computed, but never the last token (11.2)."""

@@ -75,7 +75,6 @@ def test_extra_state_comes_back() -> None:
     request = Request(make_submission(), block_size=4, has_grammar=True)
     request.drains_elsewhere = True
     request.is_loading = True
-    request.has_load_failed = True
     other = make_request()
     other.restore_extra_state(request.extra_state())
     assert other.extra_state() == request.extra_state()
