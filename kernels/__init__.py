@@ -17,13 +17,14 @@ from kernels.cpu_attention import (
     cpu_paged_attention,
     plan_cpu_attention,
 )
-from kernels.row_exact_linear import RowExactLinear
+from kernels.row_exact_linear import RowExactLinear, RowPadding
 
 __all__ = [
     "AttentionMetadata",
     "AttentionPlan",
     "AttentionShape",
     "RowExactLinear",
+    "RowPadding",
     "add_rms_norm",
     "choose_tile_tokens",
     "paged_attention",
@@ -92,8 +93,9 @@ def add_rms_norm(
 
 
 def rotary_embedding(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """See reference.rotary_embedding; cos and sin are [num_tokens, 1, head_dim / 2] here."""
-    assert cos.shape == (x.shape[0], 1, x.shape[2] // 2)
+    """See reference.rotary_embedding; cos is [num_tokens, 1, head_dim] here, its halves equal, and
+    sin the same with its first half negated."""
+    assert cos.shape == (x.shape[0], 1, x.shape[2])
     assert sin.shape == cos.shape
     return elementwise.rotary_embedding(x, cos, sin)
 

@@ -29,6 +29,11 @@ MAX_QUERY_ROWS = 48
 # Pairs per call: bounds the memory of gathered keys and values.
 MAX_PAIRS = 256
 PROBE_SEED = 20
+# Private to torch, and the only one that also gives the log-sum-exp on a CPU.
+try:
+    FLASH_ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+except AttributeError:
+    FLASH_ATTENTION = None
 
 
 @dataclass(slots=True, frozen=True)
@@ -77,6 +82,7 @@ class _TileGroup:
     token_index: torch.Tensor  # [num_tiles * tokens_per_tile] int64, the last token repeated
     is_token: torch.Tensor | None  # [num_tiles * tokens_per_tile] bool; None: all are
     output_index: torch.Tensor  # [num tokens of the group] int64
+    is_whole_batch: bool  # the tiles are the batch's tokens, each once and in order
     slabs: list[_Slab]
 
 
@@ -110,17 +116,32 @@ def cpu_paged_attention(
     plan: CpuAttentionPlan,
 ) -> torch.Tensor:  # [num_tokens, num_heads, head_dim]
     shape = plan.shape
+    if len(plan.groups) == 1 and plan.groups[0].is_whole_batch:
+        return _attend_group(query, key_cache, value_cache, plan.groups[0], shape)
     output = torch.empty(query.shape, dtype=query.dtype)
     for group in plan.groups:
-        tokens, kv_heads, rows = group.tokens_per_tile, shape.num_kv_heads, shape.group_size
         picked = query.index_select(0, group.token_index)
-        tiles = picked.view(-1, tokens, kv_heads, rows, shape.head_dim).transpose(1, 2)
-        tiles = tiles.reshape(-1, kv_heads, tokens * rows, shape.head_dim)
-        result = _attend(tiles, key_cache, value_cache, group, shape)
-        result = result.view(-1, kv_heads, tokens, rows, shape.head_dim).transpose(1, 2)
-        flat = result.reshape(-1, shape.num_heads, shape.head_dim)
-        output[group.output_index] = flat if group.is_token is None else flat[group.is_token]
+        result = _attend_group(picked, key_cache, value_cache, group, shape)
+        output[group.output_index] = result if group.is_token is None else result[group.is_token]
     return output
+
+
+def _attend_group(
+    query: torch.Tensor,  # [num_tiles * tokens_per_tile, num_heads, head_dim]
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    group: _TileGroup,
+    shape: AttentionShape,
+) -> torch.Tensor:
+    """As query. Between, a tile's rows are its tokens with the query heads of one key head each."""
+    tokens, kv_heads, rows = group.tokens_per_tile, shape.num_kv_heads, shape.group_size
+    tiles = query.unflatten(1, (kv_heads, rows))
+    if tokens > 1:
+        tiles = tiles.unflatten(0, (-1, tokens)).transpose(1, 2).flatten(2, 3)
+    result = _attend(tiles, key_cache, value_cache, group, shape)
+    if tokens > 1:
+        result = result.unflatten(2, (tokens, rows)).transpose(1, 2).flatten(0, 1)
+    return result.reshape(-1, shape.num_heads, shape.head_dim)
 
 
 def _attend(
@@ -133,7 +154,13 @@ def _attend(
     """As tiles: what the tiles' queries see, merged over all their chunks."""
     merged: _OnlineSoftmax | None = None
     for slab in group.slabs:
-        queries = tiles.index_select(0, slab.tile_of_pair)
+        # Of one chunk, the pairs are the tiles.
+        is_one_chunk = len(slab.num_tiles_of_chunk) == 1
+        queries = (
+            tiles[: slab.num_tiles_of_chunk[0]]
+            if is_one_chunk
+            else tiles.index_select(0, slab.tile_of_pair)
+        )
         keys = _gather_chunks(key_cache, slab.block_ids, shape)
         values = _gather_chunks(value_cache, slab.block_ids, shape)
         partial, lse = _attend_chunks(queries, keys, values, slab.mask)
@@ -148,7 +175,7 @@ def _attend(
                 merged.add(partial[chunk], lse[chunk])
             start += num_tiles
     assert merged is not None, "a tile has one chunk at least"
-    return merged.result().to(tiles.dtype).contiguous()
+    return merged.result().to(tiles.dtype)
 
 
 class _OnlineSoftmax:
@@ -184,7 +211,7 @@ def _gather_chunks(
     cache: torch.Tensor, block_ids: torch.Tensor, shape: AttentionShape
 ) -> torch.Tensor:
     """[num_pairs, num_kv_heads, chunk_keys, head_dim], a view of the gathered blocks."""
-    blocks = cache.view(cache.shape[0], -1).index_select(0, block_ids)
+    blocks = cache.index_select(0, block_ids)
     chunks = blocks.view(-1, shape.chunk_keys, shape.num_kv_heads, shape.head_dim)
     return chunks.transpose(1, 2)
 
@@ -197,11 +224,9 @@ def _attend_chunks(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Attention within each pair, and the log-sum-exp of its scores [pairs, kv heads, rows]."""
     mask = mask.expand(-1, -1, queries.shape[2], -1)
-    try:
-        flash_attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-    except AttributeError:
+    if FLASH_ATTENTION is None:
         return _attend_chunks_plainly(queries, keys, values, mask)
-    output, lse = flash_attention(queries, keys, values, 0.0, False, attn_mask=mask)
+    output, lse = FLASH_ATTENTION(queries, keys, values, 0.0, False, attn_mask=mask)
     return output, lse
 
 
@@ -244,6 +269,9 @@ def _plan_group(
         token_index=torch.from_numpy(token_index.reshape(-1)),
         is_token=None if is_token.all() else torch.from_numpy(is_token.reshape(-1)),
         output_index=torch.from_numpy(token_index[is_token]),
+        is_whole_batch=np.array_equal(
+            token_index.reshape(-1), np.arange(metadata.slot_mapping.shape[0])
+        ),
         slabs=_plan_slabs(
             metadata.block_tables.numpy()[rows][row_of_tile],
             token_index + shifts[row_of_tile, None],

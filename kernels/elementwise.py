@@ -26,21 +26,18 @@ def add_rms_norm(
 
 
 def rotary_embedding(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """See reference.rotary_embedding. cos and sin [num_tokens, 1, head_dim / 2]."""
-    half = x.shape[-1] // 2
-    first, second = x[..., :half], x[..., half:]
-    output = torch.empty(x.shape, dtype=x.dtype)
-    torch.sub(first * cos, second * sin, out=output[..., :half])
-    torch.add(second * cos, first * sin, out=output[..., half:])
-    return output
+    """See reference.rotary_embedding. cos [num_tokens, 1, head_dim], its halves equal; sin the
+    same with its first half negated."""
+    swapped = torch.roll(x, x.shape[-1] // 2, dims=-1)
+    return (x * cos).add_(swapped.mul_(sin))
 
 
 def silu_and_mul(x: torch.Tensor) -> torch.Tensor:
     """See reference.silu_and_mul."""
     half = x.shape[-1] // 2
-    gate = x[:, :half].float().contiguous()
+    gate = x[:, :half].to(torch.float32, memory_format=torch.contiguous_format)
     denominator = torch.neg(gate).exp_().add_(1.0)
-    return torch.div(gate, denominator, out=denominator).to(x.dtype) * x[:, half:]
+    return torch.div(gate, denominator, out=denominator).to(x.dtype).mul(x[:, half:])
 
 
 def reshape_and_cache(
@@ -51,5 +48,5 @@ def reshape_and_cache(
     slot_mapping: torch.Tensor,
 ) -> None:
     """See reference.reshape_and_cache."""
-    key_cache.view(-1, *key_cache.shape[2:])[slot_mapping] = key
-    value_cache.view(-1, *value_cache.shape[2:])[slot_mapping] = value
+    key_cache.flatten(0, 1).index_copy_(0, slot_mapping, key)
+    value_cache.flatten(0, 1).index_copy_(0, slot_mapping, value)

@@ -47,11 +47,35 @@ class RowCounts:
     is_exact: bool
 
 
+class RowPadding:
+    """Buffers that batches are padded in. One for all products that never run at the same time."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[tuple[int, int, torch.dtype], torch.Tensor] = {}
+
+    def pad(self, x: torch.Tensor, padded_rows: int) -> torch.Tensor:
+        """x with other rows below it; until the next call."""
+        key = (padded_rows, x.shape[1], x.dtype)
+        buffer = self._buffers.get(key)
+        if buffer is None:
+            with torch.inference_mode(mode=False):  # it outlives the call that needs it first
+                buffer = torch.zeros(padded_rows, x.shape[1], dtype=x.dtype)
+            self._buffers[key] = buffer
+        buffer[: x.shape[0]] = x
+        return buffer
+
+
 class RowExactLinear:
     """One weight [out_features, in_features], packed where the library can."""
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
+    def __init__(
+        self,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None = None,
+        padding: RowPadding | None = None,
+    ) -> None:
         self._product = packed_product(weight, bias)
+        self._padding = padding or RowPadding()
         shape = LinearShape(*weight.shape, weight.dtype, bias is not None)
         self.row_counts = row_counts(shape, torch.get_num_threads())
 
@@ -68,7 +92,7 @@ class RowExactLinear:
         padded_rows = next(count for count in self.row_counts.counts if count >= num_rows)
         if padded_rows == num_rows:
             return self._product(x)
-        return self._product(F.pad(x, (0, 0, 0, padded_rows - num_rows)))[:num_rows]
+        return self._product(self._padding.pad(x, padded_rows))[:num_rows]
 
 
 def packed_product(weight: torch.Tensor, bias: torch.Tensor | None) -> Product:
@@ -77,7 +101,7 @@ def packed_product(weight: torch.Tensor, bias: torch.Tensor | None) -> Product:
         packed = torch.ops.mkldnn._reorder_linear_weight(weight, PACKED_FOR_ROWS)
     except (AttributeError, RuntimeError):
         return lambda x: F.linear(x, weight, bias)
-    multiply = torch.ops.mkldnn._linear_pointwise
+    multiply = torch.ops.mkldnn._linear_pointwise.default
     return lambda x: multiply(x, packed, bias, "none", [], "")
 
 

@@ -23,7 +23,7 @@ from kernels import (
 class AttentionInput:
     """What the attention of every layer gets in one step."""
 
-    cos: torch.Tensor  # [num_tokens, 1, head_dim / 2]
+    cos: torch.Tensor  # [num_tokens, 1, head_dim]
     sin: torch.Tensor
     slot_mapping: torch.Tensor  # [num_tokens]
     plan: AttentionPlan

@@ -27,12 +27,13 @@ class RotaryTable:
     def __init__(self, config: RotaryConfig, dtype: torch.dtype) -> None:
         frequencies = _inverse_frequencies(config)
         angles = torch.arange(config.max_positions).float()[:, None] * frequencies
-        # [max_positions, 1, head_dim / 2]; the 1 stands for the heads.
-        self._cos = angles.cos().to(dtype).unsqueeze(1)
-        self._sin = angles.sin().to(dtype).unsqueeze(1)
+        cos, sin = angles.cos(), angles.sin()
+        # [max_positions, 1, head_dim], as kernels.rotary_embedding wants them; 1 for the heads.
+        self._cos = torch.cat([cos, cos], dim=1).to(dtype).unsqueeze(1)
+        self._sin = torch.cat([-sin, sin], dim=1).to(dtype).unsqueeze(1)
 
     def lookup(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """cos and sin [num_tokens, 1, head_dim / 2]."""
+        """cos and sin [num_tokens, 1, head_dim]."""
         return self._cos[positions], self._sin[positions]
 
 

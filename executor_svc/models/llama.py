@@ -21,6 +21,7 @@ from kernels import (
     AttentionMetadata,
     AttentionShape,
     RowExactLinear,
+    RowPadding,
     add_rms_norm,
     plan_attention,
     rms_norm,
@@ -93,11 +94,13 @@ class LlamaModel:
         hidden = (config.hidden_size,)
         embedding_shape = (config.vocab_size, config.hidden_size)
         self._embedding = weights.get("model.embed_tokens.weight", embedding_shape)
-        self._layers = [_load_layer(config, weights, i) for i in range(config.num_layers)]
+        padding = RowPadding()
+        self._layers = [_load_layer(config, weights, i, padding) for i in range(config.num_layers)]
         self._final_norm = weights.get("model.norm.weight", hidden)
         is_tied = config.has_tied_embeddings or "lm_head.weight" not in weights
         self._head = RowExactLinear(
-            self._embedding if is_tied else weights.get("lm_head.weight", embedding_shape)
+            self._embedding if is_tied else weights.get("lm_head.weight", embedding_shape),
+            padding=padding,
         )
         self._rotary = RotaryTable(config.rotary, dtype)
         self._dtype = dtype
@@ -156,7 +159,9 @@ def build_llama(config: dict[str, Any], weights: Weights, dtype: torch.dtype) ->
     return LlamaModel(LlamaConfig.from_dict(config), weights, dtype)
 
 
-def _load_layer(config: LlamaConfig, weights: Weights, index: int) -> LlamaLayer:
+def _load_layer(
+    config: LlamaConfig, weights: Weights, index: int, padding: RowPadding
+) -> LlamaLayer:
     prefix = f"model.layers.{index}."
     hidden, inner = config.hidden_size, config.intermediate_size
     query_size = config.num_heads * config.head_dim
@@ -167,9 +172,9 @@ def _load_layer(config: LlamaConfig, weights: Weights, index: int) -> LlamaLayer
         named = [(prefix + name, size) for name, size in parts.items()]
         weight = torch.cat([weights.get(f"{n}.weight", (size, in_features)) for n, size in named])
         if not has_bias:
-            return RowExactLinear(weight)
+            return RowExactLinear(weight, padding=padding)
         bias = torch.cat([weights.get(f"{n}.bias", (size,)) for n, size in named])
-        return RowExactLinear(weight, bias)
+        return RowExactLinear(weight, bias, padding)
 
     qkv = {
         "self_attn.q_proj": query_size,

@@ -63,7 +63,9 @@ def test_silu_far_out() -> None:
 def test_rotary_embedding(dtype: torch.dtype) -> None:
     x = random(5, 3, 16, dtype=dtype)
     cos, sin = random(5, 8, dtype=dtype).cos(), random(5, 8, dtype=dtype).sin()
-    got = kernels.rotary_embedding(x, cos.unsqueeze(1), sin.unsqueeze(1))
+    doubled = torch.cat([cos, cos], dim=1).unsqueeze(1)
+    signed = torch.cat([-sin, sin], dim=1).unsqueeze(1)
+    got = kernels.rotary_embedding(x, doubled, signed)
     torch.testing.assert_close(got, reference.rotary_embedding(x, cos, sin))
 
 
