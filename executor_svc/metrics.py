@@ -43,6 +43,7 @@ class ExecutorMetrics(Collector):
                 "Time without compute while a step was there or could have been.",
                 lambda: worker.idle_us / 1e6,
             ),
+            ("busy_seconds", "Time within steps that ended well.", lambda: worker.busy_us / 1e6),
         ]
         self._epoch_seen = lambda: service.ledger.epoch_seen
 

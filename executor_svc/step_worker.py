@@ -32,6 +32,7 @@ class StepWorker:
     def __init__(self, runner: Runner, step_delay_s: float = 0.0) -> None:
         self.num_steps = 0
         self.idle_us = 0
+        self.busy_us = 0
         self._runner = runner
         self._step_delay_s = step_delay_s
         self._last_end_ns = 0
@@ -59,7 +60,8 @@ class StepWorker:
         return max(self._last_end_ns, accepted_ns)
 
     def _run(self, plan: SchedulerOutput, accepted_ns: int, must_reset: bool) -> ModelRunnerOutput:
-        idle_us = (time.monotonic_ns() - self._could_run_since_ns(plan, accepted_ns)) // 1000
+        started_ns = time.monotonic_ns()
+        idle_us = (started_ns - self._could_run_since_ns(plan, accepted_ns)) // 1000
         try:
             if self._step_delay_s:
                 time.sleep(self._step_delay_s)
@@ -70,4 +72,5 @@ class StepWorker:
             self._last_end_ns = time.monotonic_ns()
         self.num_steps += 1
         self.idle_us += idle_us
+        self.busy_us += (self._last_end_ns - started_ns) // 1000
         return replace(result, timings=replace(result.timings, idle_us=idle_us))

@@ -12,7 +12,7 @@ import contextlib
 import logging
 import time
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from scheduler_svc.config import SchedulerServiceConfig
 from scheduler_svc.core.engine_core import EngineCore
@@ -34,6 +34,7 @@ from scheduler_svc.executor_client import Executors
 from scheduler_svc.sessions import GatewaySession, SessionReady, Sessions, SignOfLife
 from scheduler_svc.step_log import StepLog
 from scheduler_svc.store.state_store import Outcome, StateStore, StoreUnavailable
+from scheduler_svc.timings import Timings
 
 log = logging.getLogger("segue.scheduler")
 RETRY_DELAYS_S = (0.01, 0.05, 0.1, 0.25)
@@ -51,19 +52,6 @@ class Envelope:
     session: GatewaySession | None = None
     done: asyncio.Future[list[Reply]] | None = None
     is_hello: bool = False
-
-
-@dataclass(slots=True)
-class Timings:
-    """Microseconds of this process spent in each part, summed since the start."""
-
-    schedule_us: float = 0.0
-    update_us: float = 0.0
-    commit_us: float = 0.0
-    emit_us: float = 0.0
-    num_commits: int = 0
-    num_tokens: int = 0
-    recent_commit_us: deque[float] = field(default_factory=lambda: deque[float](maxlen=4096))
 
 
 class EngineLoop:
@@ -137,20 +125,22 @@ class EngineLoop:
             await self._step(batch)
 
     async def _step(self, batch: list[Envelope]) -> None:
-        started = time.perf_counter()
+        timings = self.timings
+        started = time.thread_time()
         due = [(envelope, self.core.handle(envelope.event)) for envelope in batch]
-        updated = time.perf_counter()
+        updated = time.thread_time()
         self.core.plan(self._executors.ready())
-        planned = time.perf_counter()
-        self.timings.update_us += (updated - started) * 1e6
-        self.timings.schedule_us += (planned - updated) * 1e6
+        planned = time.thread_time()
         if self.core.has_changes() or self._is_renewal_due():
             await self._commit(self.core.take_commit(time.time_ns() // 1_000_000))
-        emitting = time.perf_counter()
+        committed = time.thread_time()
         self._tell(due)
         self._executors.send_steps()
-        self.timings.num_tokens += self._sessions.emit(self.core, self.timings.num_commits)
-        self.timings.emit_us += (time.perf_counter() - emitting) * 1e6
+        timings.num_tokens += self._sessions.emit(self.core, timings.num_commits)
+        timings.emit_s += time.thread_time() - committed
+        timings.update_s += updated - started
+        timings.schedule_s += planned - updated
+        timings.commit_s += committed - planned
         self._step_log.write(self.core)
 
     def _is_renewal_due(self) -> bool:
@@ -180,10 +170,7 @@ class EngineLoop:
                 f"leader {answer.leader_id!r}, last commit {answer.last_commit}"
             )
         self._last_commit_at = time.monotonic()
-        elapsed_us = (time.perf_counter() - started) * 1e6
-        self.timings.commit_us += elapsed_us
-        self.timings.recent_commit_us.append(elapsed_us)
-        self.timings.num_commits += 1
+        self.timings.note_commit(time.perf_counter() - started)
 
     def _tell(self, due: list[tuple[Envelope, list[Reply]]]) -> None:
         """Deliver the replies, now that what they say is committed."""

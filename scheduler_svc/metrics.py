@@ -9,7 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, start_http_server
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 
 from scheduler_svc.core.request import QueueName
 from scheduler_svc.loop import EngineLoop
@@ -52,12 +57,18 @@ class SchedulerCollector:
             "segue:generations_ended": counters.num_generations_ended,
             "segue:commits": timings.num_commits,
             "segue:tokens_emitted": timings.num_tokens,
-            "segue:schedule_seconds": (timings.schedule_us - self._codec.encode_us) / 1e6,
-            "segue:update_seconds": timings.update_us / 1e6,
-            "segue:commit_seconds": timings.commit_us / 1e6,
-            "segue:encode_seconds": self._codec.encode_us / 1e6,
-            "segue:emit_seconds": timings.emit_us / 1e6,
+            "segue:schedule_seconds": timings.schedule_s - self._codec.encode_s,
+            "segue:update_seconds": timings.update_s,
+            "segue:commit_seconds": timings.commit_s,
+            "segue:encode_seconds": self._codec.encode_s,
+            "segue:emit_seconds": timings.emit_s,
         }
+        yield HistogramMetricFamily(
+            "segue:commit_duration_seconds",
+            "from the commit's making to its known outcome",
+            buckets=timings.commit_histogram(),
+            sum_value=timings.commit_duration_s,
+        )
         for name, value in gauges.items():
             yield GaugeMetricFamily(name, name, value=value)
         for name, value in totals.items():

@@ -97,7 +97,10 @@ class SchedulerService(scheduler_pb2_grpc.SchedulerServiceServicer):
         alive = asyncio.create_task(self._keep_alive(session))
         try:
             while (message := await session.outgoing.get()) is not None:
-                yield message_to_proto(message, model_len=loop.core.max_model_len())
+                started = time.thread_time()
+                response = message_to_proto(message, model_len=loop.core.max_model_len())
+                loop.timings.emit_s += time.thread_time() - started
+                yield response
             yield scheduler_pb2.SessionResponse(
                 goodbye=types_pb2.Goodbye(reason="this session has ended")
             )

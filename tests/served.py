@@ -14,7 +14,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,6 +22,7 @@ T = TypeVar("T")
 START_TIMEOUT_S = 100.0
 STOP_TIMEOUT_S = 20.0
 POLL_S = 0.05
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}  # several of them share a machine
 
 
 def wait_until(read: Callable[[], T], what: str, timeout_s: float = 30.0) -> T:
@@ -37,12 +38,18 @@ def wait_until(read: Callable[[], T], what: str, timeout_s: float = 30.0) -> T:
 class Served:
     """One running `segue serve`."""
 
-    def __init__(self, model: Path, state_dir: Path, flags: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        model: Path,
+        state_dir: Path,
+        flags: Sequence[str] = (),
+        environ: Mapping[str, str] = ONE_THREAD,
+    ) -> None:
         self.state_dir = state_dir
         self.log_path = state_dir.parent / f"{state_dir.name}.log"
         command = [sys.executable, "-m", "segue", "serve", "--model", str(model), "--port", "0"]
         command += ["--state-dir", str(state_dir), *flags]
-        environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+        environ = {**os.environ, "PYTHONUNBUFFERED": "1", **environ}
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, env=environ)
         try:
@@ -106,11 +113,14 @@ class Served:
         except urllib.error.HTTPError as error:
             return error.code
 
+    def metrics_url(self, name: str) -> str:
+        """Of a scheduler or an executor."""
+        command = Path(f"/proc/{self.pid(name)}/cmdline").read_bytes().decode().split("\0")
+        return f"http://127.0.0.1:{command[command.index('--metrics-port') + 1]}/metrics"
+
     def metrics(self, name: str) -> dict[str, float]:
         """All samples of a scheduler's or executor's /metrics, by name, labels summed."""
-        command = Path(f"/proc/{self.pid(name)}/cmdline").read_bytes().decode().split("\0")
-        port = command[command.index("--metrics-port") + 1]
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as response:
+        with urllib.request.urlopen(self.metrics_url(name), timeout=5) as response:
             return parse_metrics(response.read().decode())
 
     def redis(self, *command: str) -> Any:
