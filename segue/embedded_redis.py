@@ -94,7 +94,12 @@ def connect(url: str) -> redis_asyncio.Redis:
             url, socket_timeout=PROBE_TIMEOUT_S, socket_connect_timeout=PROBE_TIMEOUT_S
         )
     except ValueError as error:
-        raise RedisUnusable(f"--redis-url {url}: {error}") from error
+        raise RedisUnusable(f"--redis-url {without_password(url)}: {error}") from error
+
+
+def without_password(url: str) -> str:
+    """The URL as it may be shown."""
+    return re.sub(r"//[^@/]*@", "//…@", url)
 
 
 async def answers(url: str) -> bool:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 POLL_S = 0.02
+PROC = Path("/proc")
 
 
 @dataclass(slots=True, frozen=True)
@@ -54,12 +55,11 @@ class ProcessIdentity:
 
 def _start_time(pid: int) -> str:
     """Empty where there is no such process."""
-    proc = Path("/proc")
-    if not (proc / "self" / "stat").exists():
+    if not (PROC / "self" / "stat").exists():
         return _start_time_by_ps(pid)
     try:
-        stat = (proc / str(pid) / "stat").read_text()
-        boot = (proc / "sys/kernel/random/boot_id").read_text().strip()
+        stat = (PROC / str(pid) / "stat").read_text()
+        boot = (PROC / "sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return ""
     # After the command's name, which may hold anything up to the last parenthesis: fields 3 to 52.

@@ -90,7 +90,8 @@ class StateDirectory:
     def open(cls, path: Path) -> StateDirectory:
         """Takes the lock. Raises `StateDirectoryError` where another holds it, or nothing fits."""
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            # Prompts and answers are in here, and may be a password of a Redis.
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
             lock = (path / "lock").open("a+", encoding="utf-8")
         except OSError as error:
             raise _readable(path, error) from error

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from redis.exceptions import RedisError
 
-from segue.embedded_redis import RedisUnusable, connect
+from segue.embedded_redis import RedisUnusable, connect, without_password
 
 _NAMES = {
     "model_fingerprint": "another model",
@@ -52,7 +52,7 @@ async def claim_state(url: str, deployment: str, identity: StateIdentity) -> Non
             raise StateMismatch(_line(mismatches, found, expected))
         await client.hset(f"{tag}:identity", mapping=expected)
     except (RedisError, OSError) as error:
-        raise RedisUnusable(f"{url}: {error}") from error
+        raise RedisUnusable(f"{without_password(url)}: {error}") from error
     finally:
         await client.aclose()
 
@@ -64,7 +64,7 @@ async def forget_state(url: str, deployment: str) -> None:
         async for key in client.scan_iter(match=f"{{segue:{deployment}}}:*", count=1000):
             await client.unlink(key)
     except (RedisError, OSError) as error:
-        raise RedisUnusable(f"{url}: {error}") from error
+        raise RedisUnusable(f"{without_password(url)}: {error}") from error
     finally:
         await client.aclose()
 

@@ -94,7 +94,8 @@ async def serve(config: ServeConfig, unknown: Sequence[str], console: Console) -
                     await supervisor.start(plan.redis(binary, directory.redis_path))
                     await supervisor.wait_ready("redis")
                 elif not await embedded_redis.answers(plan.redis_url):
-                    raise RedisUnusable(f"no Redis answers at {plan.redis_url}")
+                    url = embedded_redis.without_password(plan.redis_url)
+                    raise RedisUnusable(f"no Redis answers at {url}")
                 identity = StateIdentity(fingerprint, config.block_size, STATE_SCHEMA_VERSION)
                 await claim_state(plan.redis_url, plan.deployment, identity)
                 await _start_services(supervisor, plan, unknown)

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from redis.exceptions import RedisError
 
-from segue.embedded_redis import RedisUnusable, connect
+from segue.embedded_redis import RedisUnusable, connect, without_password
 
 QUEUES = ("running", "waiting", "holding", "swapped")
 TOKEN_BYTES = 4
@@ -44,7 +44,7 @@ class StateReader:
     def __init__(self, url: str, deployment: str) -> None:
         self._client: Any = connect(url)
         self._tag = f"{{segue:{deployment}}}"
-        self._url = url
+        self._url = without_password(url)
         self._deployment = deployment
 
     async def read(self) -> StoredState:

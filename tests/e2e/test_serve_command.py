@@ -118,6 +118,27 @@ def test_stopping_leaves_no_process(serve: Serve) -> None:
     assert segue("ps", "--state-dir", str(served.state_dir)).returncode == 1
 
 
+def test_what_ran_when_serve_was_killed_goes_on_at_the_next_start(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SEGUE_FAULT_STEP_DELAY_MS", "20")
+    served = serve()
+    body = {"model": served.model, "prompt": "abc", "max_tokens": 150, "ignore_eos": True}
+    url = f"{served.url}/v1/completions"
+    with httpx.stream("POST", url, json=body | {"stream": True}, timeout=60) as response:
+        next(response.iter_lines())
+        served.process.kill()
+        served.process.wait()
+    again = serve()
+
+    def num_tokens_at_its_end() -> int:
+        state = json.loads(segue("state", "--json", "--state-dir", str(again.state_dir)).stdout)
+        (request,) = state["requests"].values()
+        return request["num_output_tokens"] if request["status"].startswith("FINISHED") else 0
+
+    assert wait_until(num_tokens_at_its_end, "the request ends") == 150
+
+
 def test_a_taken_port_is_one_line(hand_model: Path, tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -94,6 +94,12 @@ def test_what_is_no_server_is_refused(tmp_path: Path) -> None:
         inspect(fake_server(tmp_path, "hello"))
 
 
+def test_a_password_is_never_shown() -> None:
+    shown = embedded_redis.without_password("redis://me:secret@host:1/0")
+    assert shown == "redis://…@host:1/0"
+    assert embedded_redis.without_password("redis://host:1/0") == "redis://host:1/0"
+
+
 async def test_a_state_is_claimed_once_and_known_again(redis_server: RedisProcess) -> None:
     await claim_state(redis_server.url, "d", IDENTITY)
     await claim_state(redis_server.url, "d", IDENTITY)

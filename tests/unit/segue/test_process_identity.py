@@ -5,7 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from pathlib import Path
 
+import pytest
+
+from segue import process_identity
 from segue.process_identity import ProcessIdentity
 
 
@@ -42,3 +46,14 @@ def test_what_ignores_sigterm_is_killed_after_its_grace() -> None:
     identity.end(grace_s=0.05)
     assert process.wait() == -signal.SIGKILL
     process.stdout.close()
+
+
+def test_where_there_is_no_proc_ps_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_identity, "PROC", Path("/nowhere"))
+    process = subprocess.Popen(["sleep", "60"])
+    identity = ProcessIdentity.of(process.pid)
+    assert identity is not None
+    assert identity.is_alive()
+    process.kill()
+    process.wait()
+    assert not identity.is_alive()
