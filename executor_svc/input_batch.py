@@ -90,14 +90,14 @@ def _check_rows(
 ) -> None:
     beyond_tokens = np.flatnonzero(seq_lens > table.num_tokens[table_rows])
     if len(beyond_tokens):
-        row = table_rows[beyond_tokens[0]]
+        row = int(table_rows[beyond_tokens[0]])
         raise PlanError(
             f"request {table.info(row).request_id} is scheduled up to position "
             f"{seq_lens[beyond_tokens[0]]}, and has {table.num_tokens[row]} tokens"
         )
     beyond_blocks = np.flatnonzero(seq_lens > table.num_blocks_of[table_rows] * block_size)
     if len(beyond_blocks):
-        row = table_rows[beyond_blocks[0]]
+        row = int(table_rows[beyond_blocks[0]])
         raise PlanError(
             f"request {table.info(row).request_id} is scheduled up to position "
             f"{seq_lens[beyond_blocks[0]]}, and has {table.num_blocks_of[row]} blocks of "
@@ -125,7 +125,7 @@ def _sampled_rows(
         | (table.num_tokens[rows] != seq_lens[sampled])
     )
     if len(wrong):
-        row = rows[wrong[0]]
+        row = int(rows[wrong[0]])
         raise PlanError(
             f"request {table.info(row).request_id} samples output {output_indices[wrong[0]]} "
             f"behind position {seq_lens[sampled][wrong[0]]}: it has "

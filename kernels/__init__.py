@@ -10,13 +10,9 @@ import torch
 
 from kernels import elementwise
 from kernels.attention_metadata import AttentionMetadata
-from kernels.cpu_attention import (
-    AttentionShape,
-    CpuAttentionPlan,
-    choose_tile_tokens,
-    cpu_paged_attention,
-    plan_cpu_attention,
-)
+from kernels.attention_plan import CpuAttentionPlan, plan_cpu_attention
+from kernels.chunk_attention import AttentionShape, choose_tile_tokens
+from kernels.cpu_attention import cpu_paged_attention
 from kernels.row_exact_linear import RowExactLinear, RowPadding
 
 __all__ = [

@@ -11,6 +11,7 @@ import math
 import torch
 
 from kernels.attention_metadata import AttentionMetadata
+from kernels.numpy_bridge import as_ints
 
 PHILOX_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 PHILOX_KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
@@ -27,7 +28,7 @@ def reshape_and_cache(
 ) -> None:
     """Writes each token's key and value into its slot, slot s being block s // block_size."""
     block_size = key_cache.shape[1]
-    for token, slot in enumerate(slot_mapping.tolist()):
+    for token, slot in enumerate(as_ints(slot_mapping)):
         key_cache[slot // block_size, slot % block_size] = key[token]
         value_cache[slot // block_size, slot % block_size] = value[token]
 
@@ -46,8 +47,8 @@ def paged_attention(
     num_heads, head_dim = query.shape[1:]
     group_size = num_heads // key_cache.shape[2]
     output = torch.empty_like(query)
-    starts = metadata.cu_seqlens_q.tolist()
-    for row, seq_len in enumerate(metadata.seq_lens.tolist()):
+    starts = as_ints(metadata.cu_seqlens_q)
+    for row, seq_len in enumerate(as_ints(metadata.seq_lens)):
         start, end = starts[row], starts[row + 1]
         # [seq_len, num_kv_heads, head_dim]
         keys = key_cache[metadata.block_tables[row].long()].flatten(0, 1)[:seq_len].float()

@@ -76,7 +76,7 @@ class RowExactLinear:
     ) -> None:
         self._product = packed_product(weight, bias)
         self._padding = padding or RowPadding()
-        shape = LinearShape(*weight.shape, weight.dtype, bias is not None)
+        shape = LinearShape(weight.shape[0], weight.shape[1], weight.dtype, bias is not None)
         self.row_counts = row_counts(shape, torch.get_num_threads())
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
@@ -85,7 +85,8 @@ class RowExactLinear:
         num_rows, max_rows = x.shape[0], counts[-1]
         if num_rows <= max_rows:
             return self._padded_product(x)
-        return torch.cat([self._padded_product(part) for part in x.split(max_rows)])
+        starts = range(0, num_rows, max_rows)
+        return torch.cat([self._padded_product(x[start : start + max_rows]) for start in starts])
 
     def _padded_product(self, x: torch.Tensor) -> torch.Tensor:
         num_rows = x.shape[0]

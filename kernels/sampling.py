@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
+from kernels.numpy_bridge import as_ints
+
 # Of a nucleus; where more tokens than these make up top_p, the row is sorted after all.
 NUCLEUS_CANDIDATES = 1024
 SUM_BLOCK = 256
@@ -97,7 +99,7 @@ def _nucleus_thresholds(
     num_candidates = min(NUCLEUS_CANDIDATES, weights.shape[1])
     ordered = torch.topk(weights, num_candidates, dim=1).values
     thresholds, is_found = _last_needed(ordered, shares)
-    for row in torch.nonzero(~is_found).squeeze(1).tolist():
+    for row in as_ints(torch.nonzero(~is_found).squeeze(1)):
         ordered = weights[row].sort(descending=True).values.unsqueeze(0)
         thresholds[row] = _last_needed(ordered, shares[row : row + 1])[0][0]
     return thresholds
