@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -210,7 +211,7 @@ def _whole(request: DrivenRequest) -> NewRequestData:
     )
 
 
-def write_tiny_llama(model_dir: Path, seed: int = 0, **changes: int | bool) -> Path:
+def write_tiny_llama(model_dir: Path, seed: int = 0, **changes: Any) -> Path:
     """A checkpoint of random weights, large enough that its logits differ clearly."""
     config = {
         "model_type": "llama",
