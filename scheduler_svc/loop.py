@@ -77,6 +77,7 @@ class EngineLoop:
         self._is_stopping = False
         self._step_log = StepLog(enabled=config.log_steps)
         self._last_commit_at = 0.0
+        self._last_tick_at = time.monotonic()
         self._absent_since: dict[str, float] = {}
         self._refused_above: int = 0
 
@@ -208,6 +209,9 @@ class EngineLoop:
     def _post_orphans(self, now_ms: int) -> None:
         """Owners without a session for too long; the time counts from when this leader saw it."""
         now = time.monotonic()
+        if now - self._last_tick_at > self._config.lease_ttl_s:
+            self._absent_since.clear()  # this process did not run: that was nobody's absence (H19)
+        self._last_tick_at = now
         absent = self.core.owners() - self._sessions.gateway_ids()
         self._absent_since = {o: self._absent_since.get(o, now) for o in absent}
         for owner, since in self._absent_since.items():

@@ -1,0 +1,58 @@
+"""The engine loop with the store in memory: what it does however many events come."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import replace
+
+from scheduler_svc.config import SchedulerServiceConfig
+from scheduler_svc.core.engine_core import EngineCore
+from scheduler_svc.core.events import PauseChanged, PauseState, RequestsSubmitted
+from scheduler_svc.executor_client import Executors
+from scheduler_svc.loop import EngineLoop, Envelope
+from scheduler_svc.policies import load_policy
+from scheduler_svc.sessions import Sessions
+from scheduler_svc.store.memory_store import MemoryState, MemoryStore
+from scheduler_svc.store.state_store import LeaseAcquired, LeaseCandidate
+from segue.types import Attachment, SamplingParams, Submission
+from segue.wire import WireCodec
+
+CONFIG = replace(SchedulerServiceConfig(), heartbeat_s=0.02, lease_ttl_s=30.0, finished_ttl_s=0.05)
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+async def make_loop() -> EngineLoop:
+    store = MemoryStore(MemoryState(now_ms))
+    acquired = await store.acquire(LeaseCandidate("s0", "leader", "", 30_000))
+    assert isinstance(acquired, LeaseAcquired)
+    core = EngineCore(CONFIG.engine_config(), WireCodec(), load_policy("unified"))
+    core.lead(acquired.epoch, "leader", acquired.last_commit)
+    executors = Executors(CONFIG)
+    loop = EngineLoop(core, store, Sessions(), executors, CONFIG)
+    executors.start(core, lambda event: loop.post(Envelope(event)), loop.report_higher_epoch)
+    return loop
+
+
+async def test_time_passes_also_while_events_come_without_a_pause() -> None:
+    """Expiry, lost executors and orphans hang on it; a busy scheduler must not forget them."""
+    loop = await make_loop()
+    running = asyncio.create_task(loop.run())
+    params = SamplingParams(seed=0, max_tokens=1)
+    ended = RequestsSubmitted(
+        "g0",
+        (Submission("r0", (1, 2, 3), params, now_ms()),),
+        (Attachment("r0", (7,)),),
+        now_ms(),
+    )
+    await loop.ask(ended)
+    assert "r0" in loop.core.state.requests
+    async with asyncio.timeout(5):
+        while loop.core.state.requests:
+            loop.post(Envelope(PauseChanged(PauseState.UNPAUSED)))
+            await asyncio.sleep(0)
+    loop.stop()
+    await running
