@@ -166,7 +166,16 @@ class BlockManager:
         request.num_registered_blocks = self._num_hashed_blocks(request)
         return list(zip(sources, request.block_ids, strict=True))
 
-    # The end
+    # Giving up
+
+    def note_access(self, request: Request, now_ms: int) -> None:
+        self.last_access[request.request_id] = now_ms + 1  # 0 means never
+
+    def forget_all(self) -> None:
+        """All is as new; no request may hold anything."""
+        self.gpu.forget_all()
+        self.cpu = BlockPool(self.config.num_cpu_blocks, set())  # V0 may have leaked some
+        self.remembered_hits.clear()
 
     def free(self, request: Request) -> None:
         """Give up all that the request holds, from the first block to the last."""

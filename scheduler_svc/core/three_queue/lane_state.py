@@ -31,6 +31,7 @@ class LaneState:
         self.preempted_ids: list[str] = []
         self.num_tokens_given_back = 0
         self.clock_ms = 0
+        self._has_ended_running = False
 
     # While a step is planned; the pass puts the victim into its queue
 
@@ -65,6 +66,33 @@ class LaneState:
         victim.num_preemptions += 1
         self.preempted_ids.append(victim.request_id)
         self.journal.requests[victim.request_id] = victim
+
+    def settle_queues(self) -> None:
+        """Write down the order that a step's passes have left."""
+        for queue in (self.waiting, self.running, self.swapped):
+            queue.settle()
+
+    def end_in_batch(self, request: Request) -> None:
+        """A request has ended by its tokens: its blocks go at once, it leaves with the others.
+
+        One that was preempted since then leaves at once.
+        """
+        if request.queue is QueueName.RUNNING:
+            self.manager.free(request)
+            self._has_ended_running = True
+        else:
+            self.leave(request)
+
+    def end_batch(self) -> None:
+        """Those that have ended leave `running`, in its order."""
+        if not self._has_ended_running:
+            return
+        self._has_ended_running = False
+        ended = [request for request in self.running if request.is_finished]
+        self.running.replace([request for request in self.running if not request.is_finished])
+        for request in ended:
+            request.queue = None
+            self.finished_ids.append(request.request_id)
 
     # Between steps
 

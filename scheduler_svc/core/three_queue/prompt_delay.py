@@ -19,10 +19,12 @@ class PromptDelay:
 
     def has_passed(self, now_ms: int, waiting: Iterable[Request], *, runs_nothing: bool) -> bool:
         """Reads the clock; the time since the last reading is a prompt step's, if there was one."""
+        if self._delay_factor == 0:
+            return True
         if self._had_prompt:
             self._last_latency_ms = now_ms - self._last_reading_ms
         self._last_reading_ms, self._had_prompt = now_ms, False
-        if self._delay_factor == 0 or runs_nothing:
+        if runs_nothing:
             return True
         earliest = min((r.submission.arrival_unix_ms for r in waiting), default=None)
         if earliest is None:
@@ -31,7 +33,7 @@ class PromptDelay:
 
     def note_prompts(self) -> None:
         """Prompts are in the step that is being planned."""
-        self._had_prompt = True
+        self._had_prompt = self._delay_factor > 0
 
     def state(self) -> list[int]:
         return [self._last_reading_ms, int(self._had_prompt), self._last_latency_ms]

@@ -14,7 +14,8 @@ from scheduler_svc.core.three_queue.budget import SchedulingBudget
 
 
 class RowKind(Enum):
-    ADMITTED = "admitted"
+    NEW = "new"
+    RESUMED = "resumed"
     RUNNING = "running"
     SWAPPED_IN = "swapped_in"
 
@@ -62,6 +63,11 @@ class StepDraft:
     ignored: list[Request] = field(default_factory=list[Request])
     rows: list[ScheduledRow] = field(default_factory=list[ScheduledRow])
     num_lookahead_slots: int = 0
+    fresh_block_ids: set[int] = field(default_factory=set[int])  # registered in this step
+
+    @property
+    def is_anything_done(self) -> bool:
+        return bool(self.rows or self.preemptions)
 
     @property
     def num_prefills(self) -> int:

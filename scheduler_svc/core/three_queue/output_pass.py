@@ -1,0 +1,112 @@
+"""Taking a step's result: tokens appended one by one, requests ended (specification 11).
+
+Knows nothing about planning. Invariant (rule 5): a token is taken only at the index that was fixed
+for it when its step was planned, which is the number of outputs the request has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from scheduler_svc.core.request import Request
+from scheduler_svc.core.stop_check import make_finish
+from scheduler_svc.core.three_queue.lane_state import LaneState
+from segue.types import Finish, FinishReason, ModelRunnerOutput, SchedulerOutput, TokenLogprobs
+
+FinishForeign = Callable[[Request, Finish, int], None]
+
+
+class OutputPass:
+    def __init__(self, lane: LaneState, requests: dict[str, Request], lane_id: str) -> None:
+        self._lane = lane
+        self._requests = requests
+        self._lane_id = lane_id
+        self._max_model_len = lane.config.max_model_len
+
+    def run(
+        self,
+        plan: SchedulerOutput,
+        result: ModelRunnerOutput,
+        now_ms: int,
+        finish_foreign: FinishForeign,
+    ) -> dict[str, Finish | None]:
+        """The requests that have new tokens or ended, in the batch's order, each with its end."""
+        outputs: dict[str, Finish | None] = {}
+        rows = {request_id: row for row, request_id in enumerate(result.request_ids)}
+        for request_id, num_scheduled in plan.num_scheduled_tokens.items():
+            request = self._requests.get(request_id)
+            if request is None:
+                continue
+            is_stale, is_void = self._settle(request, num_scheduled)
+            row = rows.get(request_id)
+            if is_void or row is None or request.is_finished:
+                continue
+            assert result.first_output_indices[row] == request.num_output_tokens
+            logprobs = result.logprobs.get(request_id, [])
+            tokens = result.sampled_token_ids[row]
+            finish = self._append(request, tokens, logprobs, is_stale=is_stale)
+            outputs[request_id] = finish
+            if finish is not None and request.lane_id != self._lane_id:
+                finish_foreign(request, finish, now_ms)
+            elif finish is not None:
+                request.set_finished(finish, now_ms)
+                self._lane.end_in_batch(request)
+        self._lane.end_batch()
+        return outputs
+
+    def cancel(self, plan: SchedulerOutput) -> None:
+        """The step will never answer."""
+        for request_id, num_scheduled in plan.num_scheduled_tokens.items():
+            request = self._requests.get(request_id)
+            if request is not None:
+                self._settle(request, num_scheduled)
+
+    def _settle(self, request: Request, num_scheduled: int) -> tuple[bool, bool]:
+        """A row was answered, or never will be. Returns (it was stale, it is to be dropped)."""
+        assert request.num_in_flight_tokens >= num_scheduled
+        request.num_in_flight_tokens -= num_scheduled
+        self._lane.journal.requests[request.request_id] = request
+        if request.num_stale_output_tokens == 0:
+            return False, False
+        is_dropped = request.drop_stale_output
+        request.num_stale_output_tokens -= num_scheduled
+        assert request.num_stale_output_tokens >= 0
+        if request.num_stale_output_tokens == 0:
+            request.drop_stale_output = False
+            request.drains_elsewhere = False
+        return True, is_dropped
+
+    def _append(
+        self, request: Request, tokens: list[int], logprobs: list[TokenLogprobs], *, is_stale: bool
+    ) -> Finish | None:
+        """Append tokens up to the first that ends the request.
+
+        Of several, all but the last were computed when they were verified.
+        """
+        finish = None
+        num_taken = 0
+        for token in tokens:
+            request.append_output(token)
+            num_taken += 1
+            finish = self._check_stop(request, token)
+            if finish is not None:
+                break
+        request.output_logprobs.extend(logprobs[:num_taken])
+        request.update_block_hashes()
+        if not is_stale and num_taken > 1:
+            request.num_computed_tokens += num_taken - 1
+        return finish
+
+    def _check_stop(self, request: Request, token: int) -> Finish | None:
+        """V0's order: nothing ends it before min_tokens, not even its length."""
+        params = request.submission.sampling_params
+        num_output = request.num_output_tokens
+        if num_output < params.min_tokens:
+            return None
+        if token == params.eos_token_id:
+            return make_finish(request, FinishReason.STOP)
+        if token in params.stop_token_ids:
+            return make_finish(request, FinishReason.STOP, token)
+        if request.num_tokens > self._max_model_len or num_output >= params.max_tokens:
+            return make_finish(request, FinishReason.LENGTH)
+        return None

@@ -1,0 +1,80 @@
+"""Serving those that run, in order, and preempting from the tail when blocks run out (spec 5).
+
+Knows nothing about those that wait. Invariant: whoever gets a row has a slot for each of its
+tokens; nobody who has a row in this step is a victim.
+"""
+
+from __future__ import annotations
+
+from scheduler_svc.core.request import Request
+from scheduler_svc.core.three_queue.adapter_limit import use_adapter
+from scheduler_svc.core.three_queue.lane_state import LaneState
+from scheduler_svc.core.three_queue.step_draft import (
+    PreemptionMode,
+    RowKind,
+    ScheduledRow,
+    StepDraft,
+)
+from scheduler_svc.core.three_queue.token_count import TokenCount
+
+
+class RunningPass:
+    def __init__(self, lane: LaneState, token_count: TokenCount) -> None:
+        self._lane = lane
+        self._config = lane.config
+        self._manager = lane.manager
+        self._token_count = token_count
+
+    def run(self, draft: StepDraft) -> None:
+        """Take requests from the head of `running`; who finds no budget ends it, and stays."""
+        draft.num_lookahead_slots = self._config.num_lookahead_slots
+        running, budget = self._lane.running, draft.budget
+        while running:
+            request = running[0]
+            num_tokens = self._token_count.of_started(request, budget, chunks=draft.chunks)
+            if num_tokens == 0:
+                break
+            running.popleft()
+            if self._make_room(request, draft):
+                self._serve(request, num_tokens, draft)
+
+    def _make_room(self, request: Request, draft: StepDraft) -> bool:
+        """Preempt from the tail until the request can go on; false: it was itself the last."""
+        running = self._lane.running
+        while not self._manager.can_append(request, self._num_lookahead(request)):
+            draft.budget.remove(request.request_id)
+            if self._config.strict and draft.adapters is not None:
+                # Also if a row has it already: the prompts to come may bring one too many.
+                draft.adapters.discard(request.submission.adapter)
+            victim = running.pop() if running else request
+            self._preempt(victim, draft)
+            if victim is request:
+                return False
+        return True
+
+    def _preempt(self, victim: Request, draft: StepDraft) -> None:
+        mode = self._lane.preempt(victim, draft)
+        draft.preemptions.append((victim.request_id, mode))
+        is_swapped = mode is PreemptionMode.SWAP
+        (draft.swapped_out if is_swapped else draft.recomputed).append(victim)
+
+    def _serve(self, request: Request, num_tokens: int, draft: StepDraft) -> None:
+        is_prefill = request.is_prefill_chunk
+        row = ScheduledRow(
+            request,
+            RowKind.RUNNING,
+            is_prefill,
+            num_tokens,
+            num_blocks_before=len(request.block_ids),
+        )
+        self._manager.append(request, self._num_lookahead(request))
+        num_computed = request.num_computed_tokens + num_tokens
+        row.has_new_table = self._manager.register_full_blocks(request, num_computed)
+        (draft.running_prefills if is_prefill else draft.running_decodes).append(row)
+        draft.budget.add_tokens(request.request_id, num_tokens)
+        if draft.chunks:
+            draft.budget.add_seq(request.request_id)
+        use_adapter(request, draft)
+
+    def _num_lookahead(self, request: Request) -> int:
+        return 0 if request.is_prefill_chunk else self._config.num_lookahead_slots
