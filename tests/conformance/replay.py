@@ -18,10 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.conformance.trace_v0 import V0Trace
 from tests.conformance.trace_v1 import V1Trace, without_empty
 
 TRACES = Path(__file__).parent / "traces"
-DRIVERS: dict[str, Callable[[dict[str, Any]], V1Trace]] = {"vllm-v1": V1Trace}
+DRIVERS: dict[str, Callable[[dict[str, Any]], V1Trace | V0Trace]] = {
+    "vllm-v1": V1Trace,
+    "vllm-v0": V0Trace,
+}
 NUM_STEPS_BEFORE = 3
 
 
