@@ -10,9 +10,13 @@ from importlib.metadata import entry_points
 
 from scheduler_svc.core.engine_state import MakePolicy
 from scheduler_svc.core.policy import SchedulingPolicy
+from scheduler_svc.core.three_queue.scheduler import ThreeQueueScheduler
 from scheduler_svc.core.unified.scheduler import UnifiedScheduler
 
-BUILT_IN: dict[str, type[SchedulingPolicy]] = {"unified": UnifiedScheduler}
+BUILT_IN: dict[str, type[SchedulingPolicy]] = {
+    "three_queue": ThreeQueueScheduler,
+    "unified": UnifiedScheduler,
+}
 ENTRY_POINT_GROUP = "segue.policies"
 
 

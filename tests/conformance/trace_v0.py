@@ -13,7 +13,7 @@ from scheduler_svc.core.journal import Journal
 from scheduler_svc.core.request import Request
 from scheduler_svc.core.three_queue.config import ThreeQueueConfig
 from scheduler_svc.core.three_queue.scheduler import ThreeQueueScheduler
-from scheduler_svc.core.three_queue.step_draft import RowKind, ScheduledRow, StepDraft
+from scheduler_svc.core.three_queue.step_draft import ScheduledRow, StepDraft
 from segue.types import (
     Finish,
     FinishReason,
@@ -110,7 +110,7 @@ class V0Trace:
     def _row(self, row: ScheduledRow, plan: SchedulerOutput, draft: StepDraft) -> dict[str, Any]:
         request = row.request
         num_tokens = row.num_tokens + row.num_cached
-        cached_blocks = self._cached_blocks(row, draft)
+        cached_blocks = self._num_cached_blocks(row, draft)
         decided = {
             "id": request.request_id,
             "n": num_tokens,
@@ -121,21 +121,21 @@ class V0Trace:
         }
         return decided | ({"cached_blocks": cached_blocks} if cached_blocks else {})
 
-    def _cached_blocks(self, row: ScheduledRow, draft: StepDraft) -> list[int]:
+    def _num_cached_blocks(self, row: ScheduledRow, draft: StepDraft) -> int:
         """The leading blocks that were cached and computed before this step."""
         manager, request = self.scheduler.lane.manager, row.request
         if not self.config.enable_prefix_caching:
-            return []
+            return 0
         if row.is_prefill:
             hits = manager.remembered_hits.get(request.request_id, row.num_cached)
-            return request.block_ids[: hits // self.config.block_size]
+            return hits // self.config.block_size
         count = 0
         for block_hash in request.block_hashes:
             block = manager.gpu.lookup(block_hash)
             if block is None or block.block_id in draft.fresh_block_ids:
                 break
             count += 1
-        return request.block_ids[:count]
+        return count
 
     def _state(self) -> dict[str, Any]:
         lane = self.scheduler.lane
@@ -168,9 +168,7 @@ class V0Trace:
         )
         before = {i: self.requests[i].num_output_tokens for i in plan.num_scheduled_tokens}
         outputs = self.scheduler.update_from_output(plan, result, now_ms=0)
-        decided = {
-            "outputs": [self._output(i, finish, before[i]) for i, finish in outputs.items()]
-        }
+        decided = {"outputs": [self._output(i, finish, before[i]) for i, finish in outputs.items()]}
         return without_empty(decided | self._state())
 
     def _output(
