@@ -19,6 +19,7 @@ from executor_svc.model_runner import ModelRunner
 from executor_svc.models.causal_lm import CausalLM
 from executor_svc.models.hand import HandModel
 from executor_svc.models.llama import build_llama
+from executor_svc.self_check import check_bit_exactness
 from executor_svc.weights import ModelError, ReportProgress, Weights
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
@@ -39,7 +40,7 @@ class LoadOptions:
     num_blocks: int | None = None
     num_cpu_blocks: int = 0
     max_model_len: int = 0  # 0: the model's own
-    num_threads: int = 0  # 0: torch's choice
+    num_threads: int = 0  # 0: torch's choice, the number of cores
 
 
 def _build_hand_model(
@@ -72,6 +73,7 @@ def load_model_runner(
     if options.num_threads:
         torch.set_num_threads(options.num_threads)
     model = load_model(Path(model_dir), options.dtype, report_progress)
+    check_bit_exactness(model, options.block_size)
     num_blocks = options.num_blocks
     if num_blocks is None:
         bytes_per_block = model.kv_cache_spec.bytes_per_block(options.block_size)

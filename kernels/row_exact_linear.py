@@ -77,6 +77,8 @@ class RowExactLinear:
         self._product = packed_product(weight, bias)
         self._padding = padding or RowPadding()
         shape = LinearShape(weight.shape[0], weight.shape[1], weight.dtype, bias is not None)
+        self.in_features = shape.in_features
+        self.dtype = shape.dtype
         self.row_counts = row_counts(shape, torch.get_num_threads())
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:

@@ -18,7 +18,7 @@ from executor_svc.kv_cache import KVCache, KVCacheSpec
 from executor_svc.model_loader import load_model
 from executor_svc.model_runner import ModelRunner
 from executor_svc.models.causal_lm import CausalLM
-from kernels import AttentionMetadata
+from kernels import AttentionMetadata, AttentionShape, RowExactLinear
 from segue.types import (
     CachedRequestData,
     Generation,
@@ -63,6 +63,12 @@ class RecordingModel:
     def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
         self.logits = self._model.compute_logits(hidden_states)
         return self.logits.clone()
+
+    def products(self) -> dict[str, RowExactLinear]:
+        return self._model.products()
+
+    def attention_shape(self, block_size: int) -> AttentionShape | None:
+        return self._model.attention_shape(block_size)
 
 
 @dataclass(slots=True)

@@ -59,3 +59,6 @@ class Attention:
         reshape_and_cache(key, value, key_cache, value_cache, step.slot_mapping)
         output = paged_attention(query, key_cache, value_cache, step.plan)
         return self._out_projection(output.view(num_tokens, -1))
+
+    def products(self) -> dict[str, RowExactLinear]:
+        return {"qkv_projection": self._qkv_projection, "out_projection": self._out_projection}

@@ -17,3 +17,9 @@ class GatedMLP:
 
     def __call__(self, hidden_states: torch.Tensor) -> torch.Tensor:
         return self._down_projection(silu_and_mul(self._gate_up_projection(hidden_states)))
+
+    def products(self) -> dict[str, RowExactLinear]:
+        return {
+            "gate_up_projection": self._gate_up_projection,
+            "down_projection": self._down_projection,
+        }

@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 
 from executor_svc.kv_cache import KVCache, KVCacheSpec
-from kernels.attention_metadata import AttentionMetadata
+from kernels import AttentionMetadata, AttentionShape, RowExactLinear
 
 
 class CausalLM(Protocol):
@@ -39,4 +39,12 @@ class CausalLM(Protocol):
 
     def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """Logits [num_samples, vocab_size] in float32, of the rows that sample only."""
+        ...
+
+    def products(self) -> dict[str, RowExactLinear]:
+        """One of each shape, by name, for the self-check."""
+        ...
+
+    def attention_shape(self, block_size: int) -> AttentionShape | None:
+        """None: it attends in a way of its own."""
         ...

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 
 from executor_svc.kv_cache import KVCache, KVCacheSpec
-from kernels.attention_metadata import AttentionMetadata
+from kernels import AttentionMetadata, AttentionShape, RowExactLinear
 
 NUM_BYTES = 256
 # Never drawn, but a logit bias can reach it, so that a test can end a request.
@@ -53,3 +53,9 @@ class HandModel:
         logits = torch.full((len(hidden_states), self.vocab_size), SPECIAL_TOKEN_LOGIT)
         logits[:, :NUM_BYTES] = distance * -LOGIT_STEP
         return logits
+
+    def products(self) -> dict[str, RowExactLinear]:
+        return {}
+
+    def attention_shape(self, block_size: int) -> AttentionShape | None:
+        return None

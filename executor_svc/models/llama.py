@@ -127,7 +127,7 @@ class LlamaModel:
     ) -> torch.Tensor:
         eps = self._config.rms_norm_eps
         cos, sin = self._rotary.lookup(positions)
-        plan = plan_attention(metadata, self._attention_shape(kv_cache.block_size))
+        plan = plan_attention(metadata, self.attention_shape(kv_cache.block_size))
         step = AttentionInput(cos, sin, metadata.slot_mapping, plan)
         residual = F.embedding(input_ids, self._embedding)
         hidden_states = rms_norm(residual, self._layers[0].input_norm, eps)
@@ -148,7 +148,11 @@ class LlamaModel:
     def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
         return self._head(hidden_states).float()
 
-    def _attention_shape(self, block_size: int) -> AttentionShape:
+    def products(self) -> dict[str, RowExactLinear]:
+        first = self._layers[0]
+        return first.attention.products() | first.mlp.products() | {"lm_head": self._head}
+
+    def attention_shape(self, block_size: int) -> AttentionShape:
         config = self._config
         return AttentionShape(
             config.num_heads, config.num_kv_heads, config.head_dim, block_size, self._dtype
