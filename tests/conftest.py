@@ -12,6 +12,7 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from tests.redis_process import RedisProcess, redis_binary, valkey_binary
@@ -20,13 +21,27 @@ TESTS = Path(__file__).parent
 # All processes have to start, and a stopped leader's lease has to run out.
 LONG_TIMEOUT_S = 120
 LONG_SUITES = ("e2e", "chaos")
+SLOW_TIMEOUT_S = 60
+
+# No timing is asserted: an example that takes long on a busy machine is no failure.
+hypothesis.settings.register_profile(
+    "house",
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    print_blob=True,
+)
+hypothesis.settings.load_profile("house")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
+        if item.get_closest_marker("timeout") is not None:
+            continue
         suite = item.path.relative_to(TESTS).parts[0] if item.path.is_relative_to(TESTS) else ""
-        if suite in LONG_SUITES and item.get_closest_marker("timeout") is None:
+        if suite in LONG_SUITES:
             item.add_marker(pytest.mark.timeout(LONG_TIMEOUT_S))
+        elif item.get_closest_marker("slow") is not None:
+            item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT_S))
 
 
 @pytest.fixture

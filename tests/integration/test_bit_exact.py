@@ -31,7 +31,9 @@ Logits = dict[int, torch.Tensor]  # by output index
 @pytest.fixture(
     scope="module",
     params=[
-        (name, dtype) for dtype in ("float32", "bfloat16") for name in (*TINY_MODELS, "smollm2")
+        pytest.param((name, dtype), marks=[pytest.mark.slow] if name == "smollm2" else [])
+        for dtype in ("float32", "bfloat16")
+        for name in (*TINY_MODELS, "smollm2")
     ],
     ids="-".join,
 )
