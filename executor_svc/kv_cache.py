@@ -32,7 +32,7 @@ class KVCache:
         self, spec: KVCacheSpec, num_blocks: int, block_size: int, num_cpu_blocks: int = 0
     ) -> None:
         if num_blocks < 2:
-            raise ValueError(f"the KV cache needs at least 2 blocks, {num_blocks} do not serve")
+            raise ValueError(f"it needs 2 blocks at least, and has {num_blocks}")
         self.spec = spec
         self.num_blocks = num_blocks
         self.block_size = block_size

@@ -78,7 +78,12 @@ def load_model_runner(
     if num_blocks is None:
         bytes_per_block = model.kv_cache_spec.bytes_per_block(options.block_size)
         num_blocks = min(options.kv_cache_bytes // bytes_per_block, MAX_NUM_BLOCKS)
-    kv_cache = KVCache(model.kv_cache_spec, num_blocks, options.block_size, options.num_cpu_blocks)
+    try:
+        kv_cache = KVCache(
+            model.kv_cache_spec, num_blocks, options.block_size, options.num_cpu_blocks
+        )
+    except (RuntimeError, ValueError) as error:  # too few blocks, or too many for the memory
+        raise ModelError(f"the KV cache: {error}") from error
     return ModelRunner(model, kv_cache, options.max_model_len)
 
 

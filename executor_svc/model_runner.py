@@ -33,7 +33,8 @@ class ModelRunner:
     def __init__(self, model: CausalLM, kv_cache: KVCache, max_model_len: int = 0) -> None:
         self._model = model
         self._kv_cache = kv_cache
-        self._max_model_len = max_model_len or model.max_model_len
+        limits = [limit for limit in (max_model_len, model.max_model_len) if limit]
+        self._max_model_len = min(limits, default=0)
         self._table = self._empty_table()
         self._sampler = Sampler(model.vocab_size)
         self._positions = PositionCounter()

@@ -51,8 +51,11 @@ class LlamaConfig:
         if activation != "silu":
             raise ModelError(f"hidden_act {activation!r} is not silu")
         try:
-            num_heads = int(config["num_attention_heads"])
             hidden_size = int(config["hidden_size"])
+            num_heads = int(config["num_attention_heads"])
+            num_kv_heads = int(config.get("num_key_value_heads") or num_heads)
+            if num_heads % num_kv_heads:
+                raise ModelError(f"{num_heads} heads can not share {num_kv_heads} key heads")
             head_dim = int(config.get("head_dim") or hidden_size // num_heads)
             max_positions = int(config["max_position_embeddings"])
             scaling = config.get("rope_parameters") or config.get("rope_scaling") or {}
@@ -63,7 +66,7 @@ class LlamaConfig:
                 intermediate_size=int(config["intermediate_size"]),
                 num_layers=int(config["num_hidden_layers"]),
                 num_heads=num_heads,
-                num_kv_heads=int(config.get("num_key_value_heads") or num_heads),
+                num_kv_heads=num_kv_heads,
                 head_dim=head_dim,
                 rms_norm_eps=float(config.get("rms_norm_eps", 1e-6)),
                 max_position_embeddings=max_positions,
@@ -74,6 +77,8 @@ class LlamaConfig:
             )
         except KeyError as error:
             raise ModelError(f"config.json has no {error.args[0]}") from error
+        except (TypeError, ValueError) as error:
+            raise ModelError(f"config.json: {error}") from error
 
 
 @dataclass(slots=True, frozen=True)
@@ -91,6 +96,10 @@ class LlamaModel:
 
     def __init__(self, config: LlamaConfig, weights: Weights, dtype: torch.dtype) -> None:
         self._config = config
+        try:
+            self._rotary = RotaryTable(config.rotary, dtype)
+        except (KeyError, ValueError) as error:
+            raise ModelError(f"config.json: {error}") from error
         hidden = (config.hidden_size,)
         embedding_shape = (config.vocab_size, config.hidden_size)
         self._embedding = weights.get("model.embed_tokens.weight", embedding_shape)
@@ -102,7 +111,6 @@ class LlamaModel:
             self._embedding if is_tied else weights.get("lm_head.weight", embedding_shape),
             padding=padding,
         )
-        self._rotary = RotaryTable(config.rotary, dtype)
         self._dtype = dtype
 
     @property
