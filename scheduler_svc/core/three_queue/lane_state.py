@@ -100,7 +100,7 @@ class LaneState:
         """Who runs, then who is swapped out, to the head of those that wait, in this order."""
         for queue in (self.swapped, self.running):
             while queue:
-                victim = queue.pop()
+                victim = queue.pop_last()
                 self.recompute(victim, drop_output=drop_output)
                 self.waiting.prepend(victim)
 

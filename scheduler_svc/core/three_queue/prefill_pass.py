@@ -36,26 +36,26 @@ class PrefillPass:
         padding = PaddingLimit(self._config.max_paddings)
         put_aside: list[Request] = []
         while self._has_passed_delay() and waiting:
-            request = waiting[0]
+            request = waiting.first
             if request.drains_elsewhere:
-                put_aside.append(waiting.popleft())
+                put_aside.append(waiting.pop_first())
                 continue
             tokens = self._token_count.of_waiting(request, draft.budget, chunks=draft.chunks)
             status = self._manager.can_allocate(request)
             if sum(tokens) > self._config.prompt_limit or status is AllocStatus.NEVER:
-                draft.ignored.append(waiting.popleft())
+                draft.ignored.append(waiting.pop_first())
                 continue
             if status is AllocStatus.LATER:
                 break
             if not self._adapter_limit.has_room(request, draft):
-                put_aside.append(waiting.popleft())
+                put_aside.append(waiting.pop_first())
                 continue
             if not self._fits(tokens, padding, draft):
                 break
-            waiting.popleft()
+            waiting.pop_first()
             self._admit(request, tokens, draft)
             padding.add(sum(tokens))
-        waiting.extendleft(reversed(put_aside))
+        waiting.put_first(put_aside)
         if draft.new_prefills:
             self._delay.note_prompts()
 

@@ -31,10 +31,10 @@ class PriorityPass:
         running = deque(sorted(lane.running, key=_priority))
         is_admission_blocked = bool(lane.swapped) and not self._config.strict
         if lane.waiting and not is_admission_blocked:
-            candidate = lane.waiting.popleft()
+            candidate = lane.waiting.pop_first()
             if not candidate.drains_elsewhere:
                 self._make_way(candidate, running, draft)
-            lane.waiting.appendleft(candidate)
+            lane.waiting.put_first([candidate])
         lane.waiting.replace(sorted(lane.waiting, key=_priority))
         lane.running.replace(running)
 
@@ -51,7 +51,7 @@ class PriorityPass:
                 raise EngineFailure(f"{victim.request_id} is swapped out among those that wait")
             self._lane.recompute(victim)
             draft.preemptions.append((victim.request_id, PreemptionMode.RECOMPUTE))
-            self._lane.waiting.appendleft(victim)
+            self._lane.waiting.put_first([victim])
 
 
 def _priority(request: Request) -> tuple[int, int]:

@@ -7,39 +7,82 @@ queue's name, and ranks grow from the first to the last; nothing else was noted 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from scheduler_svc.core.journal import Journal
 from scheduler_svc.core.request import QueueName, Request
 
 
-class RankedQueue(deque[Request]):
-    """Passes use it as a deque; `settle` then writes down what has become of the order."""
+class RankedQueue:
+    """Passes take from it and put back at will; `settle` writes down what has become of it."""
 
     def __init__(self, name: QueueName, journal: Journal) -> None:
-        super().__init__()
         self.name = name
         self._journal = journal
+        self._requests: deque[Request] = deque()
+        self._is_settled = True
 
-    def replace(self, requests: Iterable[Request]) -> None:
-        ordered = list(requests)
-        self.clear()
-        self.extend(ordered)
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter(self._requests)
+
+    @property
+    def first(self) -> Request:
+        return self._requests[0]
+
+    # Requests that come or go between two steps
 
     def add(self, request: Request) -> None:
-        self._place(request, self[-1].queue_rank + 1 if self else 0)
-        self.append(request)
+        requests = self._requests
+        self._place(request, requests[-1].queue_rank + 1 if requests else 0)
+        requests.append(request)
 
     def prepend(self, request: Request) -> None:
-        self._place(request, self[0].queue_rank - 1 if self else 0)
-        self.appendleft(request)
+        requests = self._requests
+        self._place(request, requests[0].queue_rank - 1 if requests else 0)
+        requests.appendleft(request)
+
+    def remove(self, request: Request) -> None:
+        self._requests.remove(request)
+
+    def restore(self, request: Request) -> None:
+        """Append a request whose `queue_rank` is known."""
+        self._requests.append(request)
+
+    # While a step is planned
+
+    def pop_first(self) -> Request:
+        return self._requests.popleft()
+
+    def pop_last(self) -> Request:
+        return self._requests.pop()
+
+    def put_first(self, requests: list[Request]) -> None:
+        """In front of the others, in this order."""
+        if requests:
+            self._requests.extendleft(reversed(requests))
+            self._is_settled = False
+
+    def put_last(self, requests: Iterable[Request]) -> None:
+        self._requests.extend(requests)
+        self._is_settled = False
+
+    def replace(self, requests: Iterable[Request]) -> None:
+        self._requests = deque(requests)
+        self._is_settled = False
 
     def settle(self) -> None:
         """Ranks change only where the order asks for it; those of newcomers in front go down."""
-        num_new = next((i for i, request in enumerate(self) if request.queue is self.name), 0)
-        first_rank = self[num_new].queue_rank if self else 0
+        if self._is_settled:
+            return
+        self._is_settled = True
+        requests = self._requests
+        num_new = next((i for i, request in enumerate(requests) if request.queue is self.name), 0)
+        first_rank = requests[num_new].queue_rank if requests else 0
         rank: int | None = None
-        for index, request in enumerate(self):
+        for index, request in enumerate(requests):
             if index < num_new:
                 wanted = first_rank - num_new + index
             elif request.queue is self.name and (rank is None or request.queue_rank > rank):

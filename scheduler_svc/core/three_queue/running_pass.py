@@ -30,11 +30,11 @@ class RunningPass:
         draft.num_lookahead_slots = self._config.num_lookahead_slots
         running, budget = self._lane.running, draft.budget
         while running:
-            request = running[0]
+            request = running.first
             num_tokens = self._token_count.of_started(request, budget, chunks=draft.chunks)
             if num_tokens == 0:
                 break
-            running.popleft()
+            running.pop_first()
             if self._make_room(request, draft):
                 self._serve(request, num_tokens, draft)
 
@@ -46,7 +46,7 @@ class RunningPass:
             if self._config.strict and draft.adapters is not None:
                 # Also if a row has it already: the prompts to come may bring one too many.
                 draft.adapters.discard(request.submission.adapter)
-            victim = running.pop() if running else request
+            victim = running.pop_last() if running else request
             self._preempt(victim, draft)
             if victim is request:
                 return False

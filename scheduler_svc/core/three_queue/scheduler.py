@@ -204,7 +204,7 @@ class ThreeQueueScheduler(SchedulingPolicy):
         for request in queued:
             assert request.queue is not None
             assert request.queue is not QueueName.HOLDING
-            queues[request.queue].append(request)
+            queues[request.queue].restore(request)
         lane.clock_ms = int(scalars["clock_ms"])
         lane.finished_ids = list(scalars["finished_ids"])
         lane.preempted_ids = list(scalars["preempted_ids"])

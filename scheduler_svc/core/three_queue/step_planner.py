@@ -83,17 +83,17 @@ class StepPlanner:
         if admits and not lane.swapped:
             self._prefill_pass.run(draft)
         if draft.new_prefills:
-            lane.running.extend(row.request for row in draft.new_prefills)
+            lane.running.put_last(row.request for row in draft.new_prefills)
             return
         if admits and self._config.policy == "priority":
             self._priority_pass.run(draft)
         self._running_pass.run(draft)
         if not draft.has_preempted:
             self._swapped_pass.run(draft)
-        lane.waiting.extendleft(draft.recomputed)
+        lane.waiting.put_first(draft.recomputed[::-1])
         for rows in (draft.running_decodes, draft.swapped_decodes):
-            lane.running.extend(row.request for row in rows)
-        lane.swapped.extend(draft.swapped_out)
+            lane.running.put_last(row.request for row in rows)
+        lane.swapped.put_last(draft.swapped_out)
         assert not draft.num_prefills
 
     def _plan_decodes_first(self, draft: StepDraft, *, admits: bool) -> None:
@@ -104,7 +104,7 @@ class StepPlanner:
             self._swapped_pass.run(draft)
         if admits:
             self._prefill_pass.run(draft)
-        lane.waiting.extendleft(draft.recomputed)
+        lane.waiting.put_first(draft.recomputed[::-1])
         for rows in (
             draft.swapped_decodes,
             draft.swapped_prefills,
@@ -112,7 +112,7 @@ class StepPlanner:
             draft.running_prefills,
             draft.new_prefills,
         ):
-            lane.running.extend(row.request for row in rows)
-        lane.swapped.extend(draft.swapped_out)
+            lane.running.put_last(row.request for row in rows)
+        lane.swapped.put_last(draft.swapped_out)
         if draft.num_prefills and not (draft.running_decodes or draft.swapped_decodes):
             draft.num_lookahead_slots = 0

@@ -31,23 +31,23 @@ class SwappedPass:
         swapped = self._lane.swapped
         put_aside: list[Request] = []
         while swapped:
-            request = swapped[0]
+            request = swapped.first
             status = self._manager.can_swap_in(request, self._num_lookahead(request))
             if status is AllocStatus.LATER:
                 break
             if status is AllocStatus.NEVER:
-                swapped.popleft()
+                swapped.pop_first()
                 self._give_up(request, draft)
                 continue
             if not self._adapter_limit.has_room(request, draft):
-                put_aside.append(swapped.popleft())
+                put_aside.append(swapped.pop_first())
                 continue
             num_tokens = self._num_tokens(request, draft)
             if num_tokens == 0 or not draft.budget.can_schedule(num_tokens):
                 break
-            swapped.popleft()
+            swapped.pop_first()
             self._bring_back(request, num_tokens, draft)
-        swapped.extendleft(reversed(put_aside))
+        swapped.put_first(put_aside)
 
     def _num_tokens(self, request: Request, draft: StepDraft) -> int:
         """Not chunked: all that is left of a prompt has to fit."""
