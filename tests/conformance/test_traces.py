@@ -13,13 +13,14 @@ from tests.conformance.replay import DRIVERS, TRACES, replay
 from tests.conformance.trace_v1 import V1Trace
 
 V1_TRACES = sorted((TRACES / "v1").glob("*.jsonl.gz"))
+V0_TRACES = sorted((TRACES / "v0").glob("*.jsonl.gz"))
 
 
 def _scenario(path: Path) -> str:
-    return path.name.removesuffix(".jsonl.gz")
+    return f"{path.parent.name}/{path.name.removesuffix('.jsonl.gz')}"
 
 
-@pytest.mark.parametrize("path", V1_TRACES, ids=_scenario)
+@pytest.mark.parametrize("path", V1_TRACES + V0_TRACES, ids=_scenario)
 def test_decides_what_vllm_decides(path: Path) -> None:
     verdict = replay(path)
     assert not verdict.mismatch, verdict.mismatch
@@ -38,7 +39,7 @@ def test_the_repair_of_what_vllm_does_wrongly_changes_nothing_else(
 
 def test_all_traces_are_there() -> None:
     """A trace that is lost would otherwise pass."""
-    assert len(V1_TRACES) == 84
+    assert (len(V1_TRACES), len(V0_TRACES)) == (84, 42)
 
 
 def test_a_mismatch_says_where_and_shows_both_decisions(tmp_path: Path) -> None:
