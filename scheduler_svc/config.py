@@ -39,6 +39,13 @@ class SchedulerServiceConfig:
         default="unified", metadata={"help": "unified | three_queue | module:Class"}
     )
     scheduling_policy: str = field(default="fcfs", metadata={"help": "fcfs | priority"})
+    preempt_for_admission: bool = field(
+        default=False,
+        metadata={"help": "a waiting request may preempt a less important one, one in a step"},
+    )
+    priority_aging_s: float = field(
+        default=0.0, metadata={"help": "waiting this long counts as one level; 0: no ageing"}
+    )
     block_size: int = field(default=16, metadata={"help": "tokens in a KV cache block"})
     max_num_batched_tokens: int = field(default=2048, metadata={"help": "tokens in one step"})
     max_num_seqs: int = field(default=128, metadata={"help": "requests running at a time"})
@@ -89,6 +96,8 @@ class SchedulerServiceConfig:
                 max_num_batched_tokens=self.max_num_batched_tokens,
                 max_model_len=self.max_model_len,
                 policy=self.scheduling_policy,
+                preempt_for_admission=self.preempt_for_admission,
+                priority_aging_ms=round(self.priority_aging_s * 1000),
                 enable_chunked_prefill=self.enable_chunked_prefill,
                 long_prefill_token_threshold=self.long_prefill_token_threshold,
                 watermark=self.watermark,

@@ -12,7 +12,9 @@ from collections import deque
 from collections.abc import Iterator
 
 from scheduler_svc.core.journal import Journal
+from scheduler_svc.core.priority import SortKey, priority_order
 from scheduler_svc.core.request import QueueName, Request
+from scheduler_svc.core.scheduler_config import SchedulerConfig
 
 
 class RequestQueue(ABC):
@@ -90,16 +92,17 @@ class FCFSRequestQueue(RequestQueue):
         return iter(self._requests)
 
 
-class PriorityRequestQueue(RequestQueue):
-    """By (priority, arrival, id), the smallest first; "front" has no meaning here."""
+class SortedRequestQueue(RequestQueue):
+    """By a key that each request has for good; "front" has no meaning here."""
 
-    def __init__(self, name: QueueName, journal: Journal) -> None:
+    def __init__(self, name: QueueName, journal: Journal, key: SortKey) -> None:
         super().__init__(name, journal)
+        self._key = key
         self._requests: list[Request] = []
 
     def add(self, request: Request) -> None:
-        self._enter(request, request.submission.priority)
-        insort(self._requests, request, key=_priority_key)
+        self._enter(request, self._key(request)[0])
+        insort(self._requests, request, key=self._key)
 
     def prepend(self, request: Request) -> None:
         self.add(request)
@@ -113,13 +116,13 @@ class PriorityRequestQueue(RequestQueue):
         return request
 
     def remove(self, request: Request) -> None:
-        index = bisect_left(self._requests, request.priority_key, key=_priority_key)
+        index = bisect_left(self._requests, self._key(request), key=self._key)
         assert self._requests[index] is request
         del self._requests[index]
         self._leave(request)
 
     def restore(self, request: Request) -> None:
-        insort(self._requests, request, key=_priority_key)
+        insort(self._requests, request, key=self._key)
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -128,12 +131,8 @@ class PriorityRequestQueue(RequestQueue):
         return iter(self._requests)
 
 
-def make_request_queue(policy: str, name: QueueName, journal: Journal) -> RequestQueue:
-    """`policy`: "fcfs" or "priority"."""
-    if policy == "priority":
-        return PriorityRequestQueue(name, journal)
+def make_request_queue(config: SchedulerConfig, name: QueueName, journal: Journal) -> RequestQueue:
+    """The queue that `config.policy` asks for."""
+    if config.policy == "priority":
+        return SortedRequestQueue(name, journal, priority_order(config))
     return FCFSRequestQueue(name, journal)
-
-
-def _priority_key(request: Request) -> tuple[int, int, str]:
-    return request.priority_key

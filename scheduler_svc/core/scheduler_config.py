@@ -28,6 +28,8 @@ class SchedulerConfig:
     max_num_scheduled_tokens: int | None = None
     max_model_len: int = 8192
     policy: str = "fcfs"
+    preempt_for_admission: bool = False
+    priority_aging_ms: int = 0
     enable_chunked_prefill: bool = True
     long_prefill_token_threshold: int = 0
     long_prefill_token_threshold_adaptive: bool = False
@@ -42,6 +44,7 @@ class SchedulerConfig:
     pipeline_parallel_size: int = 1
     v2_model_runner: bool = False
     max_loras: int = 0
+    max_loras_stops_admission: bool = False
     encoder_compute_budget: int = 0
     encoder_cache_size: int = 0
     disable_chunked_mm_input: bool = False
@@ -54,6 +57,12 @@ class SchedulerConfig:
     def __post_init__(self) -> None:
         if self.policy not in ("fcfs", "priority"):
             raise ValueError(f"scheduling policy {self.policy!r} is neither fcfs nor priority")
+        if self.priority_aging_ms < 0:
+            raise ValueError("priority ageing must not be negative")
+        if self.policy != "priority" and (self.preempt_for_admission or self.priority_aging_ms):
+            raise ValueError(
+                "preempt_for_admission and priority ageing need scheduling by priority"
+            )
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise ValueError("max_num_batched_tokens must be at least max_num_seqs")
         if not self.enable_chunked_prefill and self.max_num_batched_tokens < self.max_model_len:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from scheduler_svc.core.engine_core import EngineCore
 from scheduler_svc.core.lane import Lane, LaneStatus
 from scheduler_svc.core.rows import Commit, CommitId, Key, Rows, Table
-from scheduler_svc.core.unified.scheduler import UnifiedScheduler
 from scheduler_svc.sessions import GatewaySession, NewOutputs
 from scheduler_svc.store.state_store import CommitAnswer, Outcome
 from segue.types import Finish, FinishReason, Generation, SchedulerOutput
@@ -127,7 +126,8 @@ class Checkers:
             raise Violation(f"I10: the store differs from the core: {difference(stored, rows)}")
         if rng.random() > RESTORE_SHARE:
             return
-        restored = EngineCore(self.cluster.settings.engine, WireCodec(), UnifiedScheduler)
+        settings = self.cluster.settings
+        restored = EngineCore(settings.engine, WireCodec(), settings.make_policy)
         restored.restore(stored)
         again = restored.rows()
         if again != stored:
@@ -155,9 +155,7 @@ class Checkers:
     def _check_cause(self, lane: Lane, ended: Generation) -> None:
         executor = self.cluster.executor_at(lane.address)
         is_open_there = (
-            executor is not None
-            and executor.life.is_alive
-            and executor.ledger.generation == ended
+            executor is not None and executor.life.is_alive and executor.ledger.generation == ended
         )
         if is_open_there and (lane.executor_id, ended) not in self._causes:
             raise Violation(f"I11: {ended} of {lane.executor_id} ended without a reason")

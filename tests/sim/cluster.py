@@ -6,6 +6,7 @@ request ends within `PATIENCE_MS`, and every peer follows one leader (I12).
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 
 from scheduler_svc.core.events import GenerationEnded, PauseChanged, PauseState
@@ -16,16 +17,21 @@ from tests.sim.settings import Settings, draw_settings
 from tests.sim.simulated_redis import SimulatedRedis
 from tests.sim.token_kv_executor import ExecutorProcess, extend_chain
 from tests.sim.workloads import Workload
-from tests.sim.world import Violation, World
+from tests.sim.world import World
 
 PATIENCE_MS = 12_000
 
 
 class Cluster:
-    def __init__(self, seed: int, *, is_verbose: bool = False) -> None:
+    def __init__(
+        self,
+        seed: int,
+        *,
+        is_verbose: bool = False,
+        draw: Callable[[random.Random], Settings] = draw_settings,
+    ) -> None:
         self.world = World(seed, is_verbose=is_verbose)
-        self.settings: Settings = draw_settings(self.world.rng)
-        settings = self.settings
+        self.settings = settings = draw(self.world.rng)
         self.redis = SimulatedRedis(self.world)
         self.schedulers = [SchedulerProcess(self, f"s{i}") for i in range(settings.num_schedulers)]
         self.executors = [

@@ -12,11 +12,12 @@ import sys
 import time
 import traceback
 from collections import Counter
+from collections.abc import Callable
 
 from tests.sim.cluster import PATIENCE_MS, Cluster
 from tests.sim.faults import Faults
+from tests.sim.settings import Settings, draw_settings
 from tests.sim.world import Violation
-
 
 logging.getLogger("segue.scheduler").setLevel(logging.CRITICAL)  # outages are the point here
 
@@ -25,21 +26,28 @@ class Failure(AssertionError):
     """One world failed: the seed, the last events, and why."""
 
 
-def simulate(seed: int) -> Counter[str]:
-    """One world, from its start until all is quiet; raises `Failure`."""
-    cluster = Cluster(seed)
+def simulate(seed: int, draw: Callable[[random.Random], Settings] = draw_settings) -> Counter[str]:
+    """One world, from its start until all is quiet; raises `Failure`.
+
+    `draw` may choose another policy (docs/policies.md).
+    """
+    cluster = Cluster(seed, draw=draw)
     try:
         _simulate(cluster)
     except Exception as error:
-        raise Failure(describe(seed)) from error
+        raise Failure(describe(seed, draw=draw)) from error
     counts = cluster.checkers.counts
     counts["events"] += cluster.world.num_events
     return counts
 
 
-def describe(seed: int, num_lines: int = 60) -> str:
+def describe(
+    seed: int,
+    num_lines: int = 60,
+    draw: Callable[[random.Random], Settings] = draw_settings,
+) -> str:
     """The same world once more, now with every message noted: its last events, and what failed."""
-    cluster = Cluster(seed, is_verbose=True)
+    cluster = Cluster(seed, is_verbose=True, draw=draw)
     try:
         _simulate(cluster)
     except Exception:  # noqa: BLE001 - whatever it is, the seed is to be printed with it

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from scheduler_svc.core.journal import Journal
 from scheduler_svc.core.kv_cache_manager import CacheListener, KVCacheManager
 from scheduler_svc.core.request import BLOCKED_STATUS, QueueName, Request, RequestStatus
-from scheduler_svc.core.request_queue import RequestQueue, make_request_queue
+from scheduler_svc.core.request_queue import RequestQueue
 from scheduler_svc.core.scheduler_config import SchedulerConfig
 
 
@@ -24,13 +24,17 @@ class LaneState:
     """
 
     def __init__(
-        self, config: SchedulerConfig, journal: Journal, listener: CacheListener | None = None
+        self,
+        config: SchedulerConfig,
+        journal: Journal,
+        make_queue: Callable[[QueueName], RequestQueue],
+        listener: CacheListener | None = None,
     ) -> None:
         self.config = config
         self.journal = journal
         self.kv = KVCacheManager(config, journal, listener)
-        self.waiting: RequestQueue = make_request_queue(config.policy, QueueName.WAITING, journal)
-        self.holding: RequestQueue = make_request_queue(config.policy, QueueName.HOLDING, journal)
+        self.waiting = make_queue(QueueName.WAITING)
+        self.holding = make_queue(QueueName.HOLDING)
         self.running: list[Request] = []
         self.finished_ids: list[str] = []
         self.preempted_ids: list[str] = []

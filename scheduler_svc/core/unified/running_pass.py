@@ -7,6 +7,7 @@ it was given; a victim has nothing left of this step.
 from __future__ import annotations
 
 from scheduler_svc.core.kv_cache_manager import KVCacheManager
+from scheduler_svc.core.priority import priority_order
 from scheduler_svc.core.request import Request
 from scheduler_svc.core.unified.features import Features
 from scheduler_svc.core.unified.lane_state import LaneState
@@ -23,6 +24,7 @@ class RunningPass:
         self._kv: KVCacheManager = lane.kv
         self._draft_slots = config.draft_slots_per_request
         self._is_priority = config.policy == "priority"
+        self._order = priority_order(config)
         self._cursor = 0
         has_rules = rules.may_run or rules.clamp or rules.scheduled
         has_drafts = config.num_spec_tokens or config.num_lookahead_tokens or self._draft_slots
@@ -150,7 +152,7 @@ class RunningPass:
         running = self._lane.running
         if not self._is_priority:
             return running[-1]
-        return max(running, key=_importance)
+        return max(running, key=lambda request: self._order(request)[:2])
 
     def _preempt(self, victim: Request, draft: StepDraft) -> None:
         running = self._lane.running
@@ -175,7 +177,3 @@ class RunningPass:
         first_registered = draft.registered_before.get(victim.request_id)
         if first_registered is not None and not self._config.strict:
             self._kv.unregister_from(victim, first_registered)
-
-
-def _importance(request: Request) -> tuple[int, int]:
-    return request.submission.priority, request.submission.arrival_unix_ms

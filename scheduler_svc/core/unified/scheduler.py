@@ -20,6 +20,7 @@ from scheduler_svc.core.journal import Journal
 from scheduler_svc.core.kv_cache_manager import CacheListener
 from scheduler_svc.core.policy import SchedulingPolicy
 from scheduler_svc.core.request import QueueName, Request
+from scheduler_svc.core.request_queue import RequestQueue, make_request_queue
 from scheduler_svc.core.rules.kv_connector import KVConnector
 from scheduler_svc.core.rules.long_prefill_cap import long_prefill_cap
 from scheduler_svc.core.scheduler_config import SchedulerConfig
@@ -54,7 +55,7 @@ class UnifiedScheduler(SchedulingPolicy):
         listener: CacheListener | None = None,
     ) -> None:
         super().__init__(lane_id, config, requests, journal)
-        self.lane = LaneState(config, journal, listener)
+        self.lane = LaneState(config, journal, self.make_queue, listener)
         self.features = features = Features(self.lane, connector)
         self.prefix_stats = PrefixStats()
         self.pause_state = PauseState.UNPAUSED
@@ -64,6 +65,10 @@ class UnifiedScheduler(SchedulingPolicy):
         self._admission_pass = AdmissionPass(self.lane, features, self.prefix_stats)
         self._plan_builder = PlanBuilder(self.lane, features.rules)
         self._output_pass = OutputPass(self.lane, requests, lane_id, features)
+
+    def make_queue(self, name: QueueName) -> RequestQueue:
+        """For the requests that wait. Override it to admit them in an order of your own."""
+        return make_request_queue(self.config, name, self.journal)
 
     @property
     def max_steps_in_flight(self) -> int:
@@ -87,6 +92,7 @@ class UnifiedScheduler(SchedulingPolicy):
             token_budget = 0
         cap = long_prefill_cap(config, num_requests)
         draft = StepDraft(self._step_counter, token_budget, config.max_num_batched_tokens, cap)
+        draft.is_admitting = self.pause_state is PauseState.UNPAUSED
         for begin_step in self.features.rules.begin_step:
             begin_step(draft)
         self.last_draft = draft

@@ -33,6 +33,7 @@ class StepDraft:
     put_aside: list[Request] = field(default_factory=list[Request])
     encoder_inputs: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
     freed_encoder_hashes: list[str] = field(default_factory=list[str])
+    is_admitting: bool = True  # not paused: requests that wait may be admitted
     has_prefill_chunk: bool = False
     has_sync_load: bool = False
 

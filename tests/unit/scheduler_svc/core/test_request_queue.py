@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scheduler_svc.core.journal import Journal
 from scheduler_svc.core.request import QueueName, Request
 from scheduler_svc.core.request_queue import FCFSRequestQueue, make_request_queue
-from tests.factories import make_request
+from tests.factories import make_config, make_request
 
 
 @given(st.lists(st.sampled_from(["add", "prepend", "pop", "remove"]), max_size=40))
@@ -31,7 +31,7 @@ def test_fcfs_order_is_the_order_of_ranks(moves: list[str]) -> None:
 
 
 def test_priority_order_is_priority_then_arrival_then_id() -> None:
-    queue = make_request_queue("priority", QueueName.WAITING, Journal())
+    queue = make_request_queue(make_config(policy="priority"), QueueName.WAITING, Journal())
     requests = [
         make_request("d", priority=1, arrival_unix_ms=0),
         make_request("c", priority=0, arrival_unix_ms=9),
@@ -48,7 +48,7 @@ def test_priority_order_is_priority_then_arrival_then_id() -> None:
 def test_every_move_is_noted() -> None:
     """What is not noted is not stored."""
     journal = Journal()
-    queue = make_request_queue("fcfs", QueueName.WAITING, journal)
+    queue = make_request_queue(make_config(), QueueName.WAITING, journal)
     request = make_request()
     for move in (queue.add, queue.remove, queue.prepend):
         journal.requests.clear()
