@@ -14,8 +14,10 @@ from scheduler_svc.core.unified.step_draft import StepDraft
 class StaleOutputWait(Rule):
     def check(self, request: Request, draft: StepDraft) -> Verdict:
         del draft
-        if request.num_stale_output_tokens == 0:
-            return Verdict.PASS
-        if request.drop_stale_output and not request.drains_elsewhere:
-            return Verdict.PASS
-        return Verdict.SKIP
+        return Verdict.SKIP if waits_for_output(request) else Verdict.PASS
+
+
+def waits_for_output(request: Request) -> bool:
+    if request.num_stale_output_tokens == 0:
+        return False
+    return request.drains_elsewhere or not request.drop_stale_output

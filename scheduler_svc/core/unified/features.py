@@ -9,6 +9,7 @@ from typing import Any
 
 from scheduler_svc.core.request import Request
 from scheduler_svc.core.rules.adapter_limit import AdapterLimit
+from scheduler_svc.core.rules.admission_preemption import AdmissionPreemption
 from scheduler_svc.core.rules.deferred_free import DeferredFrees
 from scheduler_svc.core.rules.encoder_budget import EncoderBudget
 from scheduler_svc.core.rules.grammar_wait import GrammarWait
@@ -19,7 +20,6 @@ from scheduler_svc.core.rules.prefill_throttle import PrefillThrottle
 from scheduler_svc.core.rules.remote_kv import RemoteKV
 from scheduler_svc.core.rules.rule import Rule, RuleBook
 from scheduler_svc.core.rules.stale_output import StaleOutputWait
-from scheduler_svc.core.scheduler_config import SchedulerConfig
 from scheduler_svc.core.unified.lane_state import LaneState
 
 
@@ -28,6 +28,10 @@ class Features:
 
     def __init__(self, lane: LaneState, connector: KVConnector | None) -> None:
         config = lane.config
+        if config.preempt_for_admission and connector is not None:
+            raise ValueError(
+                "preempt_for_admission does not know of KV from elsewhere"
+            )
         self.grammar_wait = GrammarWait(lane.journal)
         self.throttle = PrefillThrottle(lane) if config.throttles_prefills else None
         self.remote_kv = RemoteKV(lane, connector) if connector is not None else None
@@ -35,15 +39,17 @@ class Features:
         self.deferred_frees = DeferredFrees(lane.kv) if config.defer_block_free else None
         if self.deferred_frees is not None:
             lane.free_blocks = self.deferred_frees.free
-        self.rules = RuleBook(self._in_order(config))
+        self.rules = RuleBook(self._in_order(lane))
         lane.left = self.rules.left
 
-    def _in_order(self, config: SchedulerConfig) -> list[Rule]:
+    def _in_order(self, lane: LaneState) -> list[Rule]:
+        config = lane.config
         rules: list[Rule | None] = [
             self.remote_kv,
             self.grammar_wait,
             StaleOutputWait(),
-            AdapterLimit(config.max_loras) if config.max_loras else None,
+            AdapterLimit(config) if config.max_loras else None,
+            AdmissionPreemption(lane) if config.preempt_for_admission else None,
             self.throttle,
             self.deferred_frees,
             PipelineStagger(config.pipeline_parallel_size) if config.staggers_decodes else None,

@@ -100,3 +100,10 @@ def test_one_token_admissions_are_padded_in_company_only() -> None:
     assert padding.num_drafts(1, 60, beside) == 0  # no room up to the model's length
     beside.has_prefill_chunk = True
     assert padding.num_drafts(1, 0, beside) == 0
+
+
+def test_an_adapter_too_many_may_close_the_step_for_all_behind_it() -> None:
+    lane = LaneDriver(make_config(max_loras=1, max_loras_stops_admission=True))
+    lane.add(make_request("a", adapter="a"), make_request("b", adapter="b"), make_request("plain"))
+    assert scheduled(lane) == ["a"]
+    assert [request.request_id for request in lane.scheduler.lane.waiting] == ["b", "plain"]
