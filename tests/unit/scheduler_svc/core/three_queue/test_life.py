@@ -96,11 +96,11 @@ def text_of(prompt: list[int], num_tokens: int) -> list[int]:
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 def test_each_text_is_right_and_everybody_ends(name: str, seed: int) -> None:
     rng = random.Random(f"{name} {seed}")
     lane = ThreeQueueLane(CONFIGS[name])
-    for tick in range(400):
+    for tick in range(300):
         live_a_little(lane, rng, f"r{tick}")
         lane.check()
     drain(lane)
@@ -148,7 +148,7 @@ def check_restoring(config: ThreeQueueConfig, rng: random.Random) -> None:
     lane = ThreeQueueLane(config)
     for tick in range(300):
         live_a_little(lane, rng, f"r{tick}")
-        if tick % 23:
+        if tick % 37:
             continue
         ours, other = copy.deepcopy(lane), lane.restored()
         assert other.scheduler.scalars() == lane.scheduler.scalars()
