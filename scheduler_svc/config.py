@@ -82,6 +82,11 @@ class SchedulerServiceConfig:
     log_steps: bool = field(default=False, metadata={"help": "log one line for each step"})
     metrics_port: int = field(default=0, metadata={"help": "port of /metrics; 0: none"})
 
+    def __post_init__(self) -> None:
+        is_asked = self.preempt_for_admission or self.priority_aging_s
+        if is_asked and self.policy == "three_queue":
+            raise ValueError("three_queue has neither --preempt-for-admission nor ageing")
+
     def digest(self) -> str:
         """Of what the claims about executors' memory depend on (PROTOCOL.md H32)."""
         shaping = (self.policy, self.scheduling_policy, self.block_size, "blake2b-16")

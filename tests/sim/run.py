@@ -13,7 +13,9 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 
+from scheduler_svc.policies import load_policy
 from tests.sim.cluster import PATIENCE_MS, Cluster
 from tests.sim.faults import Faults
 from tests.sim.settings import Settings, draw_settings
@@ -74,15 +76,21 @@ def main() -> int:
     parser.add_argument("--start", type=int, default=0)
     parser.add_argument("--keep-going", action="store_true", help="count failures by their kind")
     parser.add_argument("--describe", type=int, help="only this seed, with all its events")
+    parser.add_argument("--policy", default="unified", help="as the scheduler's --policy")
     args = parser.parse_args()
+    make_policy = load_policy(args.policy)
+
+    def draw(rng: random.Random) -> Settings:
+        return replace(draw_settings(rng), make_policy=make_policy)
+
     if args.describe is not None:
-        print(describe(args.describe, 2000))
+        print(describe(args.describe, 2000, draw))
         return 0
     began, totals = time.perf_counter(), Counter[str]()
     failures: dict[str, list[int]] = {}
     for seed in range(args.start, args.start + args.seeds):
         try:
-            totals.update(simulate(seed))
+            totals.update(simulate(seed, draw))
         except Failure as failure:
             if not args.keep_going:
                 print(failure)

@@ -5,6 +5,7 @@ Knows nothing about steps. Invariant: a feature that is off is not in the list, 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from scheduler_svc.core.request import Request
@@ -26,12 +27,12 @@ from scheduler_svc.core.unified.lane_state import LaneState
 class Features:
     """The rules, and those of them that somebody outside talks to."""
 
-    def __init__(self, lane: LaneState, connector: KVConnector | None) -> None:
+    def __init__(
+        self, lane: LaneState, connector: KVConnector | None, extra_rules: Sequence[Rule] = ()
+    ) -> None:
         config = lane.config
         if config.preempt_for_admission and connector is not None:
-            raise ValueError(
-                "preempt_for_admission does not know of KV from elsewhere"
-            )
+            raise ValueError("preempt_for_admission does not know of KV from elsewhere")
         self.grammar_wait = GrammarWait(lane.journal)
         self.throttle = PrefillThrottle(lane) if config.throttles_prefills else None
         self.remote_kv = RemoteKV(lane, connector) if connector is not None else None
@@ -39,7 +40,7 @@ class Features:
         self.deferred_frees = DeferredFrees(lane.kv) if config.defer_block_free else None
         if self.deferred_frees is not None:
             lane.free_blocks = self.deferred_frees.free
-        self.rules = RuleBook(self._in_order(lane))
+        self.rules = RuleBook([*self._in_order(lane), *extra_rules])
         lane.left = self.rules.left
 
     def _in_order(self, lane: LaneState) -> list[Rule]:

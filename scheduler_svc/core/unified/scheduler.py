@@ -23,6 +23,7 @@ from scheduler_svc.core.request import QueueName, Request
 from scheduler_svc.core.request_queue import RequestQueue, make_request_queue
 from scheduler_svc.core.rules.kv_connector import KVConnector
 from scheduler_svc.core.rules.long_prefill_cap import long_prefill_cap
+from scheduler_svc.core.rules.rule import Rule
 from scheduler_svc.core.scheduler_config import SchedulerConfig
 from scheduler_svc.core.unified.admission_pass import AdmissionPass
 from scheduler_svc.core.unified.features import Features
@@ -56,7 +57,7 @@ class UnifiedScheduler(SchedulingPolicy):
     ) -> None:
         super().__init__(lane_id, config, requests, journal)
         self.lane = LaneState(config, journal, self.make_queue, listener)
-        self.features = features = Features(self.lane, connector)
+        self.features = features = Features(self.lane, connector, self.extra_rules())
         self.prefix_stats = PrefixStats()
         self.pause_state = PauseState.UNPAUSED
         self.last_draft: StepDraft | None = None
@@ -69,6 +70,13 @@ class UnifiedScheduler(SchedulingPolicy):
     def make_queue(self, name: QueueName) -> RequestQueue:
         """For the requests that wait. Override it to admit them in an order of your own."""
         return make_request_queue(self.config, name, self.journal)
+
+    def extra_rules(self) -> list[Rule]:
+        """Rules that are to be asked after ours. Override it to limit what is admitted or served.
+
+        `lane` is there, and nothing else yet.
+        """
+        return []
 
     @property
     def max_steps_in_flight(self) -> int:
