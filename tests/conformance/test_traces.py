@@ -46,7 +46,8 @@ def test_the_repairs_of_v0_change_a_decision_only_where_v0_went_wrong(
     """Stale hits, hashes of what is not computed, leaked CPU blocks: nowhere else."""
     monkeypatch.setitem(DRIVERS, "vllm-v0", partial(V0Trace, is_strict=False))
     verdict = replay(path)
-    assert bool(verdict.mismatch) == (_scenario(path).removeprefix("v0/") in REPAIRED_V0), verdict.mismatch
+    is_repaired = _scenario(path).removeprefix("v0/") in REPAIRED_V0
+    assert bool(verdict.mismatch) == is_repaired, verdict.mismatch
 
 
 def test_all_traces_are_there() -> None:
