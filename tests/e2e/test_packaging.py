@@ -16,13 +16,15 @@ import pytest
 
 from tests.source_tree import ROOT
 
+# Of the environment and the make that run these tests, not of a stranger's shell.
+OURS = {"VIRTUAL_ENV", "GPU", "MAKEFLAGS", "MAKELEVEL", "MFLAGS"}
 # A few hundred megabytes are unpacked.
 pytestmark = [pytest.mark.timeout(400), pytest.mark.slow]
 
 
 def run(clone: Path, *command: str, **environ: str) -> str:
     """Its output; fails with all of it where the command does."""
-    kept = {key: value for key, value in os.environ.items() if key not in ("VIRTUAL_ENV", "GPU")}
+    kept = {key: value for key, value in os.environ.items() if key not in OURS}
     done = subprocess.run(
         command,
         cwd=clone,
