@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from scheduler_svc.core.engine_state import EngineState
 from scheduler_svc.core.lane import Lane
+from scheduler_svc.core.policy import SchedulingPolicy
 from scheduler_svc.core.unified.scheduler import UnifiedScheduler
 from tests.sim.world import Violation
 
@@ -94,9 +95,25 @@ def _check_places(state: EngineState) -> None:
                 places[request.request_id] += 1
                 if request.lane_id != lane.executor_id:
                     raise Violation(f"I7: {request.request_id} is queued on another lane")
+        elif lane.policy is not None:
+            _count_by_queue_names(lane, lane.policy, state, places)
     for request_id, request in state.requests.items():
         if places[request_id] != (0 if request.is_finished else 1):
             raise Violation(f"I7: {request_id} ({request.status.name}) is in {places[request_id]}")
+
+
+def _count_by_queue_names(
+    lane: Lane, policy: SchedulingPolicy, state: EngineState, places: Counter[str]
+) -> None:
+    """Of a policy whose queues we do not know: what its requests say, and how many it has."""
+    queued = [
+        request.request_id
+        for request in state.requests.values()
+        if request.lane_id == lane.executor_id and request.queue is not None
+    ]
+    if len(queued) != policy.num_unfinished():
+        raise Violation(f"I7: {policy.num_unfinished()} unfinished, and {queued} are queued")
+    places.update(queued)
 
 
 def check_hashes(cluster: Cluster, state: EngineState) -> None:
@@ -113,7 +130,8 @@ def check_hashes(cluster: Cluster, state: EngineState) -> None:
             continue
         if executor.ledger.generation != lane.generation or executor.ledger.running_step:
             continue
-        assert isinstance(lane.policy, UnifiedScheduler)
+        if not isinstance(lane.policy, UnifiedScheduler):
+            continue
         for block in lane.policy.lane.kv.pool.blocks:
             expected = chain_of.get(block.block_hash) if block.block_hash else None
             start = block.block_id * size
