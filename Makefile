@@ -36,7 +36,7 @@ test-all: model  ## what `make test` leaves out: all processes, faults, packagin
 	$(PYTEST) -q tests/e2e tests/chaos
 
 sim: setup  ## simulate SEEDS=100000 histories with faults
-	SEEDS=$(SEEDS) $(PYTEST) -q -n 2 --timeout 0 tests/sim
+	@$(BIN)/python -m tests.sim.run --seeds $(SEEDS)
 
 conformance: setup  ## replay the decisions recorded under TRACES=DIR
 	@$(BIN)/python -m tests.conformance.replay $(TRACES)
