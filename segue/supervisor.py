@@ -161,12 +161,22 @@ class Supervisor:
                 )
                 self._stopping.set()
                 return
-            backoff_s = _backoff_s(life.num_failed_starts)
-            if backoff_s:
+            if life.num_failed_starts:
                 last = life.child.last_line
                 self._console.say(f"{life.name} does not come up ({how}): {last}; trying again")
-            await asyncio.sleep(backoff_s)
-            await self._spawn(life, died_at, how)
+            await self._spawn_again(life, died_at, how)
+
+    async def _spawn_again(self, life: _Life, died_at: float, how: str) -> None:
+        while True:
+            await asyncio.sleep(_backoff_s(life.num_failed_starts))
+            try:
+                await self._spawn(life, died_at, how)
+            except OSError as error:
+                # The system has no process or memory to spare at the moment.
+                life.num_failed_starts += 1
+                self._console.say(f"{life.name} can not be started: {error}; trying again")
+            else:
+                return
 
     def _gives_up(self, life: _Life, code: int) -> bool:
         if not self._is_starting:
