@@ -47,9 +47,7 @@ class ExecutorLink:
             case None:
                 links.lost(self)
             case messages.StepResult():
-                links.post(
-                    ModelOutputReceived(self.executor_id, message.result, links.world.now)
-                )
+                links.post(ModelOutputReceived(self.executor_id, message.result, links.world.now))
             case messages.ExecutorHelloAck():
                 links.greeted(self, message)
             case messages.Refused():
@@ -104,9 +102,7 @@ class ExecutorLinks:
             return
         depth = self.leader.core.state.config.depth
         link.outgoing.append(
-            messages.Open(
-                reply.generation, reply.next_step_id, reply.results_after_step_id, depth
-            )
+            messages.Open(reply.generation, reply.next_step_id, reply.results_after_step_id, depth)
         )
         link.sent_step_id = reply.last_step_id
 

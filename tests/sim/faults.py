@@ -145,7 +145,9 @@ class Faults:
         movable = [
             c
             for c in self.cluster.workload.clients
-            if not c.is_served and c.gateway and c.submission.is_resumable
+            if not c.is_served
+            and c.gateway
+            and c.submission.is_resumable
             and c.request_id in c.gateway.entries
             and c.gateway.entries[c.request_id].was_accepted
         ]

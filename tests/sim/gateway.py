@@ -54,9 +54,7 @@ class Entry:
     was_accepted: bool = False
 
     def attachment(self) -> Attachment:
-        return Attachment(
-            self.client.request_id, tuple(self.delivered), tuple(self.logprobs)
-        )
+        return Attachment(self.client.request_id, tuple(self.delivered), tuple(self.logprobs))
 
 
 @dataclass(slots=True, eq=False)

@@ -33,7 +33,9 @@ class StepError(Exception):
     """The step failed, as a kernel may; injected."""
 
 
-def repeatable_token(chain: int, params: SamplingParams, choice: int, index: int, vocab: int) -> int:
+def repeatable_token(
+    chain: int, params: SamplingParams, choice: int, index: int, vocab: int
+) -> int:
     """What is sampled at `index` depends on the context and (seed, choice, index), and no more."""
     return hash((chain, params.seed, choice, index)) % vocab
 

@@ -53,9 +53,7 @@ class World:
     def at(self, when: int, life: Life | None, action: Callable[[], None]) -> None:
         self._push(when, 1, life, action)
 
-    def _push(
-        self, when: int, order: int, life: Life | None, action: Callable[[], None]
-    ) -> None:
+    def _push(self, when: int, order: int, life: Life | None, action: Callable[[], None]) -> None:
         self._count += 1
         heapq.heappush(self._heap, (when, order, self._count, life, action))
 
