@@ -15,7 +15,17 @@ from tests.conformance.trace_v1 import V1Trace
 
 V1_TRACES = sorted((TRACES / "v1").glob("*.jsonl.gz"))
 V0_TRACES = sorted((TRACES / "v0").glob("*.jsonl.gz"))
-REPAIRED_V0 = ("apc_chunked", "apc_evict", "apc_same", "apc_tight", "mixed_chunked", "swap_never")
+REPAIRED_V0 = (
+    "apc_chunked",
+    "apc_evict",
+    "apc_same",
+    "apc_tight",
+    "max_model_len",
+    "mixed_chunked",
+    "overlong",
+    "recompute_overcommit",
+    "swap_never",
+)
 
 
 def _scenario(path: Path) -> str:
@@ -43,7 +53,8 @@ def test_the_repair_of_what_vllm_does_wrongly_changes_nothing_else(
 def test_the_repairs_of_v0_change_a_decision_only_where_v0_went_wrong(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Stale hits, hashes of what is not computed, leaked CPU blocks: nowhere else."""
+    """Stale hits, hashes of what is not computed, leaked CPU blocks, a watermark that ends requests
+    half-way, one token too many: nowhere else."""
     monkeypatch.setitem(DRIVERS, "vllm-v0", partial(V0Trace, is_strict=False))
     verdict = replay(path)
     is_repaired = _scenario(path).removeprefix("v0/") in REPAIRED_V0

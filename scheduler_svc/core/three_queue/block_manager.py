@@ -5,7 +5,8 @@ its table, and stands in `num_table_tokens`; a swapped one has them in `cpu_tabl
 `block_ids`. Its last sampled token comes into the table when it is scheduled next.
 
 Repairs what V0 does wrongly, unless `strict` (docs/decisions): hashes of what no step has computed
-yet, a number of cached tokens that is not true any more, and a swapped group that waits for ever.
+yet, a number of cached tokens that is not true any more, and requests that need a part of the
+watermark: given up half-way if they were recomputed, waiting for ever if they were swapped out.
 """
 
 from __future__ import annotations
@@ -49,13 +50,14 @@ class BlockManager:
     # Prompts
 
     def can_allocate(self, request: Request) -> AllocStatus:
-        """Room for the whole request; cached blocks are not deducted."""
+        """Room for the whole request; cached blocks are not deducted.
+
+        V0 gives up who needs a part of the watermark, also one that was preempted half-way.
+        """
         num_blocks = _ceil_div(request.num_tokens, self._size)
-        if self.gpu.num_total - num_blocks < self._watermark:
+        if self.gpu.num_total - num_blocks < (self._watermark if self.config.strict else 0):
             return AllocStatus.NEVER
-        if self.gpu.num_free - num_blocks >= self._watermark:
-            return AllocStatus.OK
-        return AllocStatus.LATER
+        return self._later_or_ok(num_blocks)
 
     def num_cached_tokens(self, request: Request) -> int:
         """The leading blocks that are cached and computed. V0 keeps its first answer."""
@@ -145,17 +147,12 @@ class BlockManager:
         return list(zip(sources, targets, strict=True))
 
     def can_swap_in(self, request: Request, num_lookahead: int) -> AllocStatus:
-        """V0 keeps the watermark free, and so never brings back who needs a part of that."""
+        """As V0 estimates it: what is copied, and what the next tokens touch."""
         table = self.cpu_tables[request.request_id]
         need = self._num_touched(request, num_lookahead)
         need += self._num_full_blocks_to_take(self.gpu, request, table)
         need = max(need, self._num_blocks_at_least(table))
-        total, watermark = self.gpu.num_total, self._watermark
-        if total < need:
-            return AllocStatus.NEVER
-        if not self.config.strict:
-            watermark = min(watermark, total - need)
-        return AllocStatus.OK if self.gpu.num_free - need >= watermark else AllocStatus.LATER
+        return AllocStatus.NEVER if self.gpu.num_total < need else self._later_or_ok(need)
 
     def swap_in(self, request: Request) -> SwapMap:
         """Give up all CPU blocks, then take GPU blocks."""
@@ -195,6 +192,16 @@ class BlockManager:
         request.num_registered_blocks = 0
         self.num_table_tokens.pop(request_id, None)
         self.remembered_hits.pop(request_id, None)
+
+    def _later_or_ok(self, need: int) -> AllocStatus:
+        """The watermark is to stay free, but who needs a part of it can have it when all is free.
+
+        V0 has such a one wait for ever.
+        """
+        watermark = self._watermark
+        if not self.config.strict:
+            watermark = min(watermark, self.gpu.num_total - need)
+        return AllocStatus.OK if self.gpu.num_free - need >= watermark else AllocStatus.LATER
 
     def _num_touched(self, request: Request, num_lookahead: int) -> int:
         """V0's estimate: a decode touches a block, even if its last block has room."""

@@ -1,5 +1,8 @@
 """Taking a step's result: tokens appended one by one, requests ended (specification 11).
 
+V0 ends a request one token behind max_model_len, and not even there before min_tokens; what a
+client gets must not depend on who looks (`intake.py` looks too), so that is `strict` only.
+
 Knows nothing about planning. Invariant (rule 5): a token is taken only at the index that was fixed
 for it when its step was planned, which is the number of outputs the request has.
 """
@@ -9,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from scheduler_svc.core.request import Request
-from scheduler_svc.core.stop_check import make_finish
+from scheduler_svc.core.stop_check import check_stop
 from scheduler_svc.core.three_queue.lane_state import LaneState
-from segue.types import Finish, FinishReason, ModelRunnerOutput, SchedulerOutput, TokenLogprobs
+from segue.types import Finish, ModelRunnerOutput, SchedulerOutput, TokenLogprobs
 
 FinishForeign = Callable[[Request, Finish, int], None]
 
@@ -22,6 +25,7 @@ class OutputPass:
         self._requests = requests
         self._lane_id = lane_id
         self._max_model_len = lane.config.max_model_len
+        self._check_stop = _check_v0_stop if lane.config.strict else check_stop
 
     def run(
         self,
@@ -88,7 +92,7 @@ class OutputPass:
         for token in tokens:
             request.append_output(token)
             num_taken += 1
-            finish = self._check_stop(request, token)
+            finish = self._check_stop(request, self._max_model_len)
             if finish is not None:
                 break
         request.output_logprobs.extend(logprobs[:num_taken])
@@ -97,16 +101,10 @@ class OutputPass:
             request.num_computed_tokens += num_taken - 1
         return finish
 
-    def _check_stop(self, request: Request, token: int) -> Finish | None:
-        """V0's order: nothing ends it before min_tokens, not even its length."""
-        params = request.submission.sampling_params
-        num_output = request.num_output_tokens
-        if num_output < params.min_tokens:
-            return None
-        if token == params.eos_token_id:
-            return make_finish(request, FinishReason.STOP)
-        if token in params.stop_token_ids:
-            return make_finish(request, FinishReason.STOP, token)
-        if request.num_tokens > self._max_model_len or num_output >= params.max_tokens:
-            return make_finish(request, FinishReason.LENGTH)
+
+def _check_v0_stop(request: Request, max_model_len: int) -> Finish | None:
+    params = request.submission.sampling_params
+    num_output = request.num_output_tokens
+    if num_output < params.min_tokens:
         return None
+    return check_stop(request, max_model_len + 1)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from scheduler_svc.core.request import RequestStatus
+from scheduler_svc.core.request import Request, RequestStatus
 from scheduler_svc.core.stop_check import make_finish
 from scheduler_svc.core.three_queue.block_manager import EngineFailure
 from segue.types import FinishReason
+from tests.factories import make_submission
 from tests.three_queue_lane import ThreeQueueLane, make_v0_config
 
 SWAP: dict[str, Any] = {"num_gpu_blocks": 8, "num_cpu_blocks": 16, "preemption_mode": "swap"}
@@ -224,3 +226,38 @@ def test_a_step_that_only_gives_up_requests_is_followed_by_the_next_one_at_once(
     while not lane.scheduler.take_ignored():
         plan = lane.step()
     assert list(plan.num_scheduled_tokens) == ["next"]
+
+
+@pytest.mark.parametrize("is_strict", [True, False])
+def test_who_needs_a_part_of_the_watermark_is_not_given_up_half_way(is_strict: bool) -> None:
+    """6 blocks, 2 kept free: a has grown to 5 blocks when it is preempted."""
+    lane = lane_with(num_gpu_blocks=6, watermark=0.34, strict=is_strict)
+    a = lane.add("a", [5] * 12, max_tokens=9)
+    for _ in range(6):
+        lane.step()
+    assert len(a.block_ids) == 5
+    lane.scheduler.preempt_all()
+    assert step_until_done(lane)
+    assert a.num_output_tokens == (6 if is_strict else 9)
+
+
+@pytest.mark.parametrize("is_strict", [True, False])
+def test_no_token_comes_behind_the_longest_that_is_served(is_strict: bool) -> None:
+    lane = lane_with(max_model_len=8, strict=is_strict)
+    a = lane.add("a", [5] * 5, max_tokens=30)
+    assert step_until_done(lane)
+    assert a.num_tokens == (9 if is_strict else 8)
+
+
+@pytest.mark.parametrize("is_strict", [True, False])
+def test_min_tokens_is_for_the_executor_to_keep(is_strict: bool) -> None:
+    """V0 looks at nothing else before so many tokens, not even at the length."""
+    lane = lane_with(max_model_len=8, strict=is_strict)
+    submission = make_submission("a", [5] * 5, max_tokens=2)
+    params = replace(submission.sampling_params, min_tokens=6)
+    request = Request(replace(submission, sampling_params=params), block_size=4)
+    request.lane_id = "e0"
+    lane.requests["a"] = request
+    lane.scheduler.add_request(request)
+    assert step_until_done(lane)
+    assert request.num_output_tokens == (6 if is_strict else 2)

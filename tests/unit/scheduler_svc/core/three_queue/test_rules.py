@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from scheduler_svc.core.journal import Journal
-from scheduler_svc.core.request import QueueName, Request
+from scheduler_svc.core.request import QueueName
 from scheduler_svc.core.scheduler_config import SchedulerConfig
 from scheduler_svc.core.three_queue.budget import SchedulingBudget
 from scheduler_svc.core.three_queue.config import ThreeQueueConfig
@@ -17,7 +16,7 @@ from scheduler_svc.core.three_queue.prompt_delay import PromptDelay
 from scheduler_svc.core.three_queue.ranked_queue import RankedQueue
 from scheduler_svc.policies import load_policy
 from segue.types import Capacity, FinishReason
-from tests.factories import make_request, make_submission
+from tests.factories import make_request
 from tests.three_queue_lane import ThreeQueueLane, make_v0_config
 
 
@@ -144,27 +143,3 @@ def test_a_replaced_block_is_told_to_the_executor_as_a_table_of_its_own() -> Non
     assert [row.request_id for row in plan.scheduled_resumed_reqs] == ["b"]
     assert a.block_ids[0] == b.block_ids[0]
     lane.step()
-
-
-def test_the_length_limit_is_passed_by_one() -> None:
-    lane = ThreeQueueLane(make_v0_config(max_model_len=8))
-    request = lane.add("a", [5] * 5, max_tokens=30)
-    while not request.is_finished:
-        lane.step()
-    assert request.num_tokens == 9
-    assert request.finish is not None
-    assert request.finish.reason is FinishReason.LENGTH
-
-
-def test_min_tokens_holds_up_every_end() -> None:
-    """V0 looks at nothing else before, not even at the length."""
-    lane = ThreeQueueLane(make_v0_config(max_model_len=8))
-    submission = make_submission("a", [5] * 5, max_tokens=2)
-    params = replace(submission.sampling_params, min_tokens=6)
-    request = Request(replace(submission, sampling_params=params), block_size=4)
-    request.lane_id = "e0"
-    lane.requests["a"] = request
-    lane.scheduler.add_request(request)
-    while not request.is_finished:
-        lane.step()
-    assert request.num_output_tokens == 6
