@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from scheduler_svc.core.journal import Journal
 from scheduler_svc.core.request import QueueName, Request, RequestStatus
-from scheduler_svc.core.three_queue.block_manager import BlockManager, EngineFailure
+from scheduler_svc.core.three_queue.block_tables import BlockTables, EngineFailure
 from scheduler_svc.core.three_queue.config import ThreeQueueConfig
 from scheduler_svc.core.three_queue.ranked_queue import RankedQueue
 from scheduler_svc.core.three_queue.step_draft import PreemptionMode, StepDraft
@@ -23,7 +23,7 @@ class LaneState:
     def __init__(self, config: ThreeQueueConfig, journal: Journal) -> None:
         self.config = config
         self.journal = journal
-        self.manager = BlockManager(config, journal)
+        self.manager = BlockTables(config, journal)
         self.waiting = RankedQueue(QueueName.WAITING, journal)
         self.running = RankedQueue(QueueName.RUNNING, journal)
         self.swapped = RankedQueue(QueueName.SWAPPED, journal)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from scheduler_svc.core.request import Request, RequestStatus
 from scheduler_svc.core.three_queue.adapter_limit import AdapterLimit, use_adapter
-from scheduler_svc.core.three_queue.block_manager import AllocStatus
+from scheduler_svc.core.three_queue.block_tables import AllocStatus
 from scheduler_svc.core.three_queue.lane_state import LaneState
 from scheduler_svc.core.three_queue.padding_limit import PaddingLimit
 from scheduler_svc.core.three_queue.prompt_delay import PromptDelay

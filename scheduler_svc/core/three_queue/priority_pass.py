@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 
 from scheduler_svc.core.request import Request
-from scheduler_svc.core.three_queue.block_manager import AllocStatus, EngineFailure
+from scheduler_svc.core.three_queue.block_tables import AllocStatus, EngineFailure
 from scheduler_svc.core.three_queue.lane_state import LaneState
 from scheduler_svc.core.three_queue.step_draft import PreemptionMode, StepDraft
 from scheduler_svc.core.three_queue.token_count import TokenCount

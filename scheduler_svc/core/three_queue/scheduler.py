@@ -21,9 +21,9 @@ from scheduler_svc.core.policy import SchedulingPolicy
 from scheduler_svc.core.request import QueueName, Request
 from scheduler_svc.core.scheduler_config import SchedulerConfig
 from scheduler_svc.core.stop_check import make_finish
+from scheduler_svc.core.three_queue.block_tables_state import restore_manager, write_manager
 from scheduler_svc.core.three_queue.config import ThreeQueueConfig
 from scheduler_svc.core.three_queue.lane_state import LaneState
-from scheduler_svc.core.three_queue.manager_state import restore_manager, write_manager
 from scheduler_svc.core.three_queue.output_pass import OutputPass
 from scheduler_svc.core.three_queue.plan_builder import PlanBuilder
 from scheduler_svc.core.three_queue.step_draft import StepDraft

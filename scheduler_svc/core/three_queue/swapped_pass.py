@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from scheduler_svc.core.request import Request, RequestStatus
 from scheduler_svc.core.three_queue.adapter_limit import AdapterLimit, use_adapter
-from scheduler_svc.core.three_queue.block_manager import AllocStatus
+from scheduler_svc.core.three_queue.block_tables import AllocStatus
 from scheduler_svc.core.three_queue.lane_state import LaneState
 from scheduler_svc.core.three_queue.step_draft import RowKind, ScheduledRow, StepDraft
 from scheduler_svc.core.three_queue.token_count import TokenCount

@@ -6,12 +6,12 @@ Knows nothing about queues. Invariant: it changes nothing but the block manager'
 from __future__ import annotations
 
 from scheduler_svc.core.request import Request
-from scheduler_svc.core.three_queue.block_manager import BlockManager
+from scheduler_svc.core.three_queue.block_tables import BlockTables
 from scheduler_svc.core.three_queue.budget import SchedulingBudget
 
 
 class TokenCount:
-    def __init__(self, manager: BlockManager) -> None:
+    def __init__(self, manager: BlockTables) -> None:
         self._manager = manager
         self._caches = manager.config.enable_prefix_caching
         self._block_size = manager.config.block_size

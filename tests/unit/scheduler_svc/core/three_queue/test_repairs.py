@@ -9,7 +9,7 @@ import pytest
 
 from scheduler_svc.core.request import Request, RequestStatus
 from scheduler_svc.core.stop_check import make_finish
-from scheduler_svc.core.three_queue.block_manager import EngineFailure
+from scheduler_svc.core.three_queue.block_tables import EngineFailure
 from segue.types import FinishReason
 from tests.factories import make_submission
 from tests.three_queue_lane import ThreeQueueLane, make_v0_config

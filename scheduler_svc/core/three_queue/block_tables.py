@@ -32,7 +32,7 @@ class EngineFailure(RuntimeError):
     """V0 fails here. Only in a `strict` scheduler."""
 
 
-class BlockManager:
+class BlockTables:
     """`last_access` is by request: the time of the last step that it was scheduled in."""
 
     def __init__(self, config: ThreeQueueConfig, journal: Journal) -> None:

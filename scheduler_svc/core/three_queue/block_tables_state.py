@@ -10,10 +10,10 @@ from typing import Any
 
 from scheduler_svc.core.block_pool import BlockRow
 from scheduler_svc.core.request import Request
-from scheduler_svc.core.three_queue.block_manager import BlockManager
+from scheduler_svc.core.three_queue.block_tables import BlockTables
 
 
-def write_manager(manager: BlockManager, requests: dict[str, Request]) -> dict[str, Any]:
+def write_manager(manager: BlockTables, requests: dict[str, Request]) -> dict[str, Any]:
     """`requests`: all that are known; those of other lanes have no table here."""
     state: dict[str, Any] = {}
     accesses = manager.last_access
@@ -35,7 +35,7 @@ def write_manager(manager: BlockManager, requests: dict[str, Request]) -> dict[s
 
 
 def restore_manager(
-    manager: BlockManager, queued: list[Request], blocks: list[BlockRow], state: dict[str, Any]
+    manager: BlockTables, queued: list[Request], blocks: list[BlockRow], state: dict[str, Any]
 ) -> None:
     manager.gpu.restore(blocks)
     manager.cpu.restore([_read_cpu_block(row) for row in state.get("cpu_blocks", ())])
