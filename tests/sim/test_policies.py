@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from examples.shortest_job_first import ShortestJobFirst
+from scheduler_svc.core.three_queue.config import ThreeQueueConfig
+from scheduler_svc.core.three_queue.scheduler import ThreeQueueScheduler
 from tests.sim.run import simulate
 from tests.sim.settings import Settings, draw_settings
 
@@ -44,3 +46,31 @@ def test_preemption_at_admission_keeps_every_invariant(
 ) -> None:
     """Also I12: all requests end, whoever may pass whom."""
     assert simulate(seed, draw)["events"] > 0
+
+
+def three_queues(rng: random.Random) -> Settings:
+    """As V0 is configured: prompts in chunks or not, recomputed or swapped out, few CPU blocks."""
+    settings = draw_settings(rng)
+    common = settings.engine.scheduler
+    config = ThreeQueueConfig(
+        block_size=common.block_size,
+        max_num_seqs=common.max_num_seqs,
+        max_num_batched_tokens=max(common.max_model_len, common.max_num_batched_tokens),
+        max_model_len=common.max_model_len,
+        policy=common.policy,
+        enable_prefix_caching=rng.random() < 0.6,
+        enable_chunked_prefill=rng.random() < 0.5,
+        watermark=rng.choice((0.01, 0.2)),
+        num_cpu_blocks=rng.choice((0, 8, 64)),
+        preemption_mode=rng.choice(("recompute", "swap", "swap")),
+        delay_factor=rng.choice((0.0, 0.0, 1.0)),
+    )
+    if config.enable_chunked_prefill:
+        config = replace(config, max_num_batched_tokens=max(8, common.max_num_batched_tokens))
+    engine = replace(settings.engine, scheduler=config, depth=1)
+    return replace(settings, engine=engine, make_policy=ThreeQueueScheduler)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_three_queues_keep_every_invariant(seed: int) -> None:
+    assert simulate(seed, three_queues)["events"] > 0
