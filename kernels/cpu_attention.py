@@ -90,29 +90,39 @@ class _OnlineSoftmax:
     """Partial results of all tiles, weighed by their log-sum-exp; later chunks: the first tiles."""
 
     def __init__(self, partial: torch.Tensor, lse: torch.Tensor) -> None:
-        self._first = partial
-        self._max = lse
-        self._sum: torch.Tensor | None = None
         self._weighted = partial
+        self._max = lse
+        self._sum: torch.Tensor | None = None  # None: one chunk so far, whose weight is 1
 
     def add(self, partial: torch.Tensor, lse: torch.Tensor) -> None:
-        if self._sum is None:
-            self._max = self._max.contiguous()
-            self._sum = torch.ones_like(self._max)
-            # A copy in any case: it is changed below.
-            self._weighted = self._first.to(torch.float32, copy=True)
-        n = partial.shape[0]
-        new_max = torch.maximum(self._max[:n], lse)
-        old_weight = torch.exp(self._max[:n] - new_max)
+        num_tiles = partial.shape[0]
+        if num_tiles < self._max.shape[0]:
+            self._add_to_first(num_tiles, partial, lse)
+            return
+        new_max = torch.maximum(self._max, lse)
+        old_weight = torch.exp(self._max - new_max)
         weight = torch.exp(lse - new_max)
-        self._sum[:n].mul_(old_weight).add_(weight)
-        self._weighted[:n].mul_(old_weight.unsqueeze(-1)).add_(partial * weight.unsqueeze(-1))
-        self._max[:n] = new_max
+        old_sum = old_weight if self._sum is None else self._sum.mul_(old_weight)
+        self._sum = old_sum + weight
+        self._weighted = (self._weighted * old_weight.unsqueeze(-1)).add_(
+            partial * weight.unsqueeze(-1)
+        )
+        self._max = new_max
 
     def result(self) -> torch.Tensor:
         if self._sum is None:
-            return self._first
+            return self._weighted
         return self._weighted / self._sum.unsqueeze(-1)
+
+    def _add_to_first(self, num_tiles: int, partial: torch.Tensor, lse: torch.Tensor) -> None:
+        """The same for some of the tiles; the others are done."""
+        sums = torch.ones(self._max.shape) if self._sum is None else self._sum
+        first = _OnlineSoftmax(self._weighted[:num_tiles], self._max[:num_tiles])
+        first._sum = sums[:num_tiles]
+        first.add(partial, lse)
+        self._weighted = torch.cat([first._weighted, self._weighted[num_tiles:].float()])
+        self._max = torch.cat([first._max, self._max[num_tiles:]])
+        self._sum = torch.cat([first._sum, sums[num_tiles:]])
 
 
 def _gather_chunks(
