@@ -215,10 +215,10 @@ class Checkers:
             ):
                 raise Violation(f"I9: {output.request_id} is told what Redis does not have")
             entry = gateway.entries.get(output.request_id)
-            is_current = (
-                gateway.session is not None and str(gateway.session.number) == session.session_id
-            )
-            if entry is None or not is_current or not gateway.session.is_ready:
+            current = gateway.session
+            if entry is None or current is None or not current.is_ready:
+                continue
+            if str(current.number) != session.session_id:
                 continue
             if entry.delivered != tokens[: len(entry.delivered)]:
                 raise Violation(f"I9: {output.request_id}: what was delivered is not its prefix")

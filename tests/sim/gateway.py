@@ -173,7 +173,8 @@ class GatewayProcess:
             self._send(messages.Attach(tuple(Attachment(r) for r in unknown)))
 
     def _send(self, message: Any) -> None:
-        assert self.session is not None and self.session.stream is not None
+        assert self.session is not None
+        assert self.session.stream is not None
         self.session.stream.send(0, message)
 
     def _receive(self, session: Session, message: Any) -> None:
