@@ -23,7 +23,7 @@ from executor_svc.sampling_columns import (
     make_sampling_columns,
 )
 from kernels.reference import philox_uniform
-from kernels.sampling import apply_penalties, draw, filtered_weights, log_normalizers
+from kernels.sampling import apply_penalties, argmax, draw, filtered_weights, log_normalizers
 from segue.types import SamplingParams, TokenLogprobs
 
 Int32Array = npt.NDArray[np.int32]
@@ -64,12 +64,12 @@ class Sampler:
         """One token for each row of logits [num_samples, vocab_size], which are changed."""
         columns = self._columns_of(batch)
         raw_rows = {row: logits[row].clone() for row, _ in columns.logprob_rows}
-        token_ids = logits.argmax(dim=1)
+        token_ids = argmax(logits)
         best = logits.gather(1, token_ids.unsqueeze(1)).squeeze(1)
         is_bad = ~best.isfinite()
         if not columns.keeps_logits:
             _adjust(logits, columns, batch)
-            token_ids = logits.argmax(dim=1)
+            token_ids = argmax(logits)
         if columns.drawn is not None:
             token_ids[columns.drawn.rows] = _draw(logits, columns.drawn, batch.output_indices)
         errors: dict[int, str] = {}

@@ -7,6 +7,7 @@ that is not exactly rounded, and it does not depend on where an element stands.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -41,6 +42,16 @@ def filtered_weights(logits: torch.Tensor, columns: FilterColumns) -> torch.Tens
         some = weights[nucleus_rows]
         weights[nucleus_rows] = _above(some, _nucleus_thresholds(some, columns, nucleus_rows))
     return weights
+
+
+def argmax(logits: torch.Tensor) -> torch.Tensor:
+    """[n] int64: the lowest id among each row's largest, or of its NaN. Much faster than torch's:
+    the block of the largest first, for which the CPU has vector instructions."""
+    num_rows, vocab_size = logits.shape
+    padded = F.pad(logits, (0, -vocab_size % SUM_BLOCK), value=-math.inf)
+    blocks = padded.view(num_rows, -1, SUM_BLOCK)
+    block = blocks.amax(dim=2).argmax(dim=1)
+    return block * SUM_BLOCK + blocks[torch.arange(num_rows), block].argmax(dim=1)
 
 
 def draw(weights: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:

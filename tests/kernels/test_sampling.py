@@ -11,6 +11,7 @@ from kernels import reference
 from kernels.sampling import (
     FilterColumns,
     apply_penalties,
+    argmax,
     draw,
     filtered_weights,
     log_normalizers,
@@ -99,6 +100,15 @@ def test_rows_stand_alone() -> None:
         assert torch.equal(alone[0], weights[row])
         assert draw(alone, uniforms[row : row + 1])[0] == drawn[row]
         assert log_normalizers(rows[row : row + 1])[0] == normalizers[row]
+
+
+def test_argmax_is_the_first_of_the_largest() -> None:
+    rows = logits(5)
+    rows[1, [700, 2999]] = 90.0
+    rows[2] = -math.inf
+    rows[3, 1234] = math.nan
+    rows[4, [2999, 0]] = 90.0
+    assert argmax(rows).tolist() == [int(rows[0].argmax()), 700, 0, 1234, 0]
 
 
 def test_log_normalizers() -> None:
