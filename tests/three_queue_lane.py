@@ -178,16 +178,16 @@ class ThreeQueueLane:
 
     def check(self) -> None:
         """References are tables; what is free is not in use; each is in one queue (I7)."""
-        lane, manager = self.scheduler.lane, self.scheduler.lane.manager
+        lane, tables = self.scheduler.lane, self.scheduler.lane.tables
         gpu = Counter[int]()
         for request in self.requests.values():
             gpu.update(request.block_ids)
             assert not request.is_finished or request.queue is None
             assert request.queue is QueueName.RUNNING or not request.block_ids
-        assert {b.block_id: b.ref_cnt for b in manager.gpu.blocks if b.ref_cnt} == dict(gpu)
-        cpu = Counter(b for table in manager.cpu_tables.values() for b in table)
-        assert {b.block_id: b.ref_cnt for b in manager.cpu.blocks if b.ref_cnt} == dict(cpu)
-        assert manager.cpu_tables.keys() == {request.request_id for request in lane.swapped}
+        assert {b.block_id: b.ref_cnt for b in tables.gpu.blocks if b.ref_cnt} == dict(gpu)
+        cpu = Counter(b for table in tables.cpu_tables.values() for b in table)
+        assert {b.block_id: b.ref_cnt for b in tables.cpu.blocks if b.ref_cnt} == dict(cpu)
+        assert tables.cpu_tables.keys() == {request.request_id for request in lane.swapped}
         for queue in (lane.waiting, lane.running, lane.swapped):
             ranks = [request.queue_rank for request in queue]
             assert ranks == sorted(set(ranks))

@@ -123,15 +123,15 @@ class V0Trace:
 
     def _num_cached_blocks(self, row: ScheduledRow, draft: StepDraft) -> int:
         """The leading blocks that were cached and computed before this step."""
-        manager, request = self.scheduler.lane.manager, row.request
+        tables, request = self.scheduler.lane.tables, row.request
         if not self.config.enable_prefix_caching:
             return 0
         if row.is_prefill:
-            hits = manager.remembered_hits.get(request.request_id, row.num_cached)
+            hits = tables.remembered_hits.get(request.request_id, row.num_cached)
             return hits // self.config.block_size
         count = 0
         for block_hash in request.block_hashes:
-            block = manager.gpu.lookup(block_hash)
+            block = tables.gpu.lookup(block_hash)
             if block is None or block.block_id in draft.fresh_block_ids:
                 break
             count += 1
@@ -139,10 +139,10 @@ class V0Trace:
 
     def _state(self) -> dict[str, Any]:
         lane = self.scheduler.lane
-        gpu = lane.manager.gpu
+        gpu = lane.tables.gpu
         state: dict[str, Any] = {
             "free_gpu": gpu.num_free,
-            "free_cpu": lane.manager.cpu.num_free,
+            "free_cpu": lane.tables.cpu.num_free,
             "free_crc": _crc(gpu.free_block_ids()),
             "waiting_q": [request.request_id for request in lane.waiting],
             "running_q": [request.request_id for request in lane.running],

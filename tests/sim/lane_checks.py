@@ -91,11 +91,11 @@ def _check_references(lane: Lane, policy: UnifiedScheduler, state: EngineState) 
 
 def _check_v0_references(lane: Lane, policy: ThreeQueueScheduler, state: EngineState) -> None:
     """On both devices; who is swapped out has CPU blocks, and nobody else."""
-    manager = policy.lane.manager
+    tables = policy.lane.tables
     own = [r for r in state.requests.values() if r.lane_id == lane.executor_id]
     on_gpu = Counter(block_id for request in own for block_id in request.block_ids)
-    on_cpu = Counter(b for table in manager.cpu_tables.values() for b in table)
-    for pool, references in ((manager.gpu, on_gpu), (manager.cpu, on_cpu)):
+    on_cpu = Counter(b for table in tables.cpu_tables.values() for b in table)
+    for pool, references in ((tables.gpu, on_gpu), (tables.cpu, on_cpu)):
         free = set(pool.free_block_ids())
         for block in pool.blocks:
             if block.ref_cnt != references[block.block_id]:
@@ -106,8 +106,8 @@ def _check_v0_references(lane: Lane, policy: ThreeQueueScheduler, state: EngineS
             is_free = block.block_id in free or block.eviction is not None
             if (block.ref_cnt == 0) != is_free:
                 raise Violation(f"I7: block {block.block_id} is free and in use, or neither")
-    if manager.cpu_tables.keys() != {request.request_id for request in policy.lane.swapped}:
-        raise Violation(f"I7: swapped out of {lane.executor_id}: {list(manager.cpu_tables)}")
+    if tables.cpu_tables.keys() != {request.request_id for request in policy.lane.swapped}:
+        raise Violation(f"I7: swapped out of {lane.executor_id}: {list(tables.cpu_tables)}")
 
 
 def _check_places(state: EngineState) -> None:

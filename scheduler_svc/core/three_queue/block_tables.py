@@ -1,4 +1,4 @@
-"""V0's block manager: tables of requests on the GPU and, while they are swapped out, on the CPU.
+"""V0's block tables: those of requests on the GPU and, while they are swapped out, on the CPU.
 
 Knows nothing about queues or budgets. Invariant: a running request has a block for each token in
 its table, and stands in `num_table_tokens`; a swapped one has them in `cpu_tables` instead of in

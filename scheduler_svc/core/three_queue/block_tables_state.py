@@ -1,7 +1,8 @@
-"""The block manager's state that no table has, as JSON values, and back.
+"""The block tables' state that no row has, as JSON values, and back.
 
-Knows nothing about decisions. Invariant: restoring what was written gives the same block manager.
-What follows from a request's own fields is left out, so that nearly nothing is left to write.
+Knows nothing about decisions. Invariant: restoring what was written gives the same block tables,
+which are written the same again (in the order of ids, not of their coming). What follows from a
+request's own fields is left out, so that nearly nothing is left to write.
 """
 
 from __future__ import annotations
@@ -13,45 +14,45 @@ from scheduler_svc.core.request import Request
 from scheduler_svc.core.three_queue.block_tables import BlockTables
 
 
-def write_manager(manager: BlockTables, requests: dict[str, Request]) -> dict[str, Any]:
+def write_block_tables(tables: BlockTables, requests: dict[str, Request]) -> dict[str, Any]:
     """`requests`: all that are known; those of other lanes have no table here."""
     state: dict[str, Any] = {}
-    accesses = manager.last_access
+    accesses = tables.last_access
     if accesses:
         latest = max(accesses.values())
-        older = {r: time for r, time in accesses.items() if time != latest}
+        older = {r: time for r, time in sorted(accesses.items()) if time != latest}
         state["last_access"] = [latest, older]
-    tables = manager.num_table_tokens.items()
-    unusual = {r: n for r, n in tables if n != _usual_table_tokens(requests[r])}
+    sizes = sorted(tables.num_table_tokens.items())
+    unusual = {r: n for r, n in sizes if n != _usual_table_tokens(requests[r])}
     if unusual:
         state["table_tokens"] = unusual
-    if manager.remembered_hits:
-        state["remembered_hits"] = dict(manager.remembered_hits)
-    if manager.cpu.num_total:
-        state["cpu_tables"] = {r: list(table) for r, table in manager.cpu_tables.items()}
-        rows = manager.cpu.rows(manager.cpu.touched_block_ids())
+    if tables.remembered_hits:
+        state["remembered_hits"] = dict(sorted(tables.remembered_hits.items()))
+    if tables.cpu.num_total:
+        state["cpu_tables"] = dict(sorted(tables.cpu_tables.items()))
+        rows = tables.cpu.rows(tables.cpu.touched_block_ids())
         state["cpu_blocks"] = [_write_cpu_block(row) for row in rows]
     return state
 
 
-def restore_manager(
-    manager: BlockTables, queued: list[Request], blocks: list[BlockRow], state: dict[str, Any]
+def restore_block_tables(
+    tables: BlockTables, queued: list[Request], blocks: list[BlockRow], state: dict[str, Any]
 ) -> None:
-    manager.gpu.restore(blocks)
-    manager.cpu.restore([_read_cpu_block(row) for row in state.get("cpu_blocks", ())])
-    manager.cpu_tables = {r: list(table) for r, table in state.get("cpu_tables", {}).items()}
-    manager.remembered_hits = dict(state.get("remembered_hits", {}))
+    tables.gpu.restore(blocks)
+    tables.cpu.restore([_read_cpu_block(row) for row in state.get("cpu_blocks", ())])
+    tables.cpu_tables = {r: list(table) for r, table in state.get("cpu_tables", {}).items()}
+    tables.remembered_hits = dict(state.get("remembered_hits", {}))
     latest, older = state.get("last_access", (None, {}))
     unusual = state.get("table_tokens", {})
     for request in queued:
         request_id = request.request_id
-        if not request.block_ids and request_id not in manager.cpu_tables:
+        if not request.block_ids and request_id not in tables.cpu_tables:
             continue
         usual = _usual_table_tokens(request)
-        manager.num_table_tokens[request_id] = unusual.get(request_id, usual)
+        tables.num_table_tokens[request_id] = unusual.get(request_id, usual)
         if latest is not None:
-            manager.last_access[request_id] = older.get(request_id, latest)
-        manager.restore_table(request)
+            tables.last_access[request_id] = older.get(request_id, latest)
+        tables.restore_table(request)
 
 
 def _usual_table_tokens(request: Request) -> int:

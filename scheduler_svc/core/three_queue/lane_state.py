@@ -23,7 +23,7 @@ class LaneState:
     def __init__(self, config: ThreeQueueConfig, journal: Journal) -> None:
         self.config = config
         self.journal = journal
-        self.manager = BlockTables(config, journal)
+        self.tables = BlockTables(config, journal)
         self.waiting = RankedQueue(QueueName.WAITING, journal)
         self.running = RankedQueue(QueueName.RUNNING, journal)
         self.swapped = RankedQueue(QueueName.SWAPPED, journal)
@@ -44,7 +44,7 @@ class LaneState:
             self.recompute(victim)
             return PreemptionMode.RECOMPUTE
         assert victim.num_in_flight_tokens == 0  # one step at a time (H27)
-        draft.swap_out += self.manager.swap_out(victim)
+        draft.swap_out += self.tables.swap_out(victim)
         victim.status = RequestStatus.SWAPPED
         self._note_preemption(victim)
         return PreemptionMode.SWAP
@@ -56,7 +56,7 @@ class LaneState:
         self._note_preemption(victim)
 
     def _has_cpu_room(self, victim: Request) -> bool:
-        if self.manager.can_swap_out(victim):
+        if self.tables.can_swap_out(victim):
             return True
         if self.config.strict:
             raise EngineFailure(f"no room on the CPU to swap out {victim.request_id}")
@@ -78,7 +78,7 @@ class LaneState:
         One that was preempted since then leaves at once.
         """
         if request.queue is QueueName.RUNNING:
-            self.manager.free(request)
+            self.tables.free(request)
             self._has_ended_running = True
         else:
             self.leave(request)
@@ -122,7 +122,7 @@ class LaneState:
     def free(self, request: Request) -> None:
         """Free the blocks of a request that has ended, and that stands in no queue."""
         request.queue = None
-        self.manager.free(request)
+        self.tables.free(request)
         self.journal.requests[request.request_id] = request
 
     def _remove(self, request: Request) -> None:
@@ -133,7 +133,7 @@ class LaneState:
 
     def _forget_progress(self, request: Request, *, drop_output: bool) -> None:
         """Output in flight becomes stale: taken when it comes, unless it is to be dropped."""
-        self.manager.free(request)
+        self.tables.free(request)
         self.num_tokens_given_back += request.num_computed_tokens
         request.num_computed_tokens = 0
         request.is_prefill_chunk = False

@@ -76,8 +76,8 @@ class PlanBuilder:
             num_running=len(lane.running),
             num_waiting=len(lane.waiting),
             num_swapped=len(lane.swapped),
-            num_free_blocks=lane.manager.gpu.num_free,
-            num_cached_blocks=len(lane.manager.gpu.cached),
+            num_free_blocks=lane.tables.gpu.num_free,
+            num_cached_blocks=len(lane.tables.gpu.cached),
             token_budget_left=draft.budget.num_tokens_left,
         )
 

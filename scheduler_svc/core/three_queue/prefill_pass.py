@@ -26,7 +26,7 @@ class PrefillPass:
     ) -> None:
         self._lane = lane
         self._config = lane.config
-        self._manager = lane.manager
+        self._tables = lane.tables
         self._token_count = token_count
         self._adapter_limit = adapter_limit
         self._delay = delay
@@ -41,7 +41,7 @@ class PrefillPass:
                 put_aside.append(waiting.pop_first())
                 continue
             tokens = self._token_count.of_waiting(request, draft.budget, chunks=draft.chunks)
-            status = self._manager.can_allocate(request)
+            status = self._tables.can_allocate(request)
             if sum(tokens) > self._config.prompt_limit or status is AllocStatus.NEVER:
                 draft.ignored.append(waiting.pop_first())
                 continue
@@ -72,8 +72,8 @@ class PrefillPass:
 
     def _admit(self, request: Request, tokens: tuple[int, int], draft: StepDraft) -> None:
         uncached, cached = tokens
-        self._manager.allocate(request)
-        self._manager.register_full_blocks(request, cached + uncached)
+        self._tables.allocate(request)
+        self._tables.register_full_blocks(request, cached + uncached)
         is_resumed = request.status is RequestStatus.PREEMPTED
         kind = RowKind.RESUMED if is_resumed else RowKind.NEW
         draft.new_prefills.append(ScheduledRow(request, kind, True, uncached, num_cached=cached))

@@ -42,7 +42,7 @@ class PriorityPass:
         """Preempt the least important, until the candidate fits or nobody is worse."""
         uncached, _ = self._token_count.of_waiting(candidate, draft.budget, chunks=False)
         while running and _priority(running[-1]) > _priority(candidate):
-            has_room = self._lane.manager.can_allocate(candidate) is AllocStatus.OK
+            has_room = self._lane.tables.can_allocate(candidate) is AllocStatus.OK
             if has_room and draft.budget.can_schedule(uncached):
                 break
             victim = running.pop()

@@ -22,7 +22,7 @@ class RunningPass:
     def __init__(self, lane: LaneState, token_count: TokenCount) -> None:
         self._lane = lane
         self._config = lane.config
-        self._manager = lane.manager
+        self._tables = lane.tables
         self._token_count = token_count
 
     def run(self, draft: StepDraft) -> None:
@@ -41,7 +41,7 @@ class RunningPass:
     def _make_room(self, request: Request, draft: StepDraft) -> bool:
         """Preempt from the tail until the request can go on; false: it was itself the last."""
         running = self._lane.running
-        while not self._manager.can_append(request, self._num_lookahead(request)):
+        while not self._tables.can_append(request, self._num_lookahead(request)):
             draft.budget.remove(request.request_id)
             if self._config.strict and draft.adapters is not None:
                 # Also if a row has it already: the prompts to come may bring one too many.
@@ -67,9 +67,9 @@ class RunningPass:
             num_tokens,
             num_blocks_before=len(request.block_ids),
         )
-        self._manager.append(request, self._num_lookahead(request))
+        self._tables.append(request, self._num_lookahead(request))
         num_computed = request.num_computed_tokens + num_tokens
-        row.has_new_table = self._manager.register_full_blocks(request, num_computed)
+        row.has_new_table = self._tables.register_full_blocks(request, num_computed)
         (draft.running_prefills if is_prefill else draft.running_decodes).append(row)
         draft.budget.add_tokens(request.request_id, num_tokens)
         if draft.chunks:

@@ -21,7 +21,10 @@ from scheduler_svc.core.policy import SchedulingPolicy
 from scheduler_svc.core.request import QueueName, Request
 from scheduler_svc.core.scheduler_config import SchedulerConfig
 from scheduler_svc.core.stop_check import make_finish
-from scheduler_svc.core.three_queue.block_tables_state import restore_manager, write_manager
+from scheduler_svc.core.three_queue.block_tables_state import (
+    restore_block_tables,
+    write_block_tables,
+)
 from scheduler_svc.core.three_queue.config import ThreeQueueConfig
 from scheduler_svc.core.three_queue.lane_state import LaneState
 from scheduler_svc.core.three_queue.output_pass import OutputPass
@@ -139,7 +142,7 @@ class ThreeQueueScheduler(SchedulingPolicy):
     def end_generation(self) -> None:
         lane = self.lane
         lane.recompute_all()
-        lane.manager.forget_all()
+        lane.tables.forget_all()
         lane.finished_ids.clear()  # the executor's table went with the generation
         lane.preempted_ids.clear()
 
@@ -153,7 +156,7 @@ class ThreeQueueScheduler(SchedulingPolicy):
             lane.recompute_all(drop_output=True)
         if lane.running or lane.swapped:
             return False
-        lane.manager.forget_all()
+        lane.tables.forget_all()
         return True
 
     def has_work(self) -> bool:
@@ -168,7 +171,7 @@ class ThreeQueueScheduler(SchedulingPolicy):
         return self.lane.num_tokens_given_back
 
     def num_free_blocks(self) -> int:
-        return self.lane.manager.gpu.num_free
+        return self.lane.tables.gpu.num_free
 
     def num_waiting(self) -> int:
         return len(self.lane.waiting)
@@ -177,7 +180,7 @@ class ThreeQueueScheduler(SchedulingPolicy):
         return len(self.lane.waiting) + len(self.lane.running) + len(self.lane.swapped)
 
     def num_cached_prefix_tokens(self, request: Request) -> int:
-        return self.lane.manager.num_cached_blocks(request) * self.config.block_size
+        return self.lane.tables.num_cached_blocks(request) * self.config.block_size
 
     def scalars(self) -> dict[str, Any]:
         lane = self.lane
@@ -187,19 +190,19 @@ class ThreeQueueScheduler(SchedulingPolicy):
             "preempted_ids": lane.preempted_ids,
             "prompt_delay": self._planner.delay.state(),
         }
-        return scalars | write_manager(lane.manager, self.requests)
+        return scalars | write_block_tables(lane.tables, self.requests)
 
     def touched_block_ids(self) -> list[int]:
-        return self.lane.manager.gpu.touched_block_ids()
+        return self.lane.tables.gpu.touched_block_ids()
 
     def block_rows(self, block_ids: Iterable[int]) -> list[BlockRow]:
-        return self.lane.manager.gpu.rows(block_ids)
+        return self.lane.tables.gpu.rows(block_ids)
 
     def restore(
         self, queued: list[Request], blocks: list[BlockRow], scalars: dict[str, Any]
     ) -> None:
         lane = self.lane
-        restore_manager(lane.manager, queued, blocks, scalars)
+        restore_block_tables(lane.tables, queued, blocks, scalars)
         queues = {queue.name: queue for queue in (lane.waiting, lane.running, lane.swapped)}
         for request in queued:
             assert request.queue is not None

@@ -22,7 +22,7 @@ from scheduler_svc.core.three_queue.token_count import TokenCount
 class StepPlanner:
     def __init__(self, lane: LaneState) -> None:
         config = lane.config
-        token_count = TokenCount(lane.manager)
+        token_count = TokenCount(lane.tables)
         self._lane = lane
         self._config = config
         self._adapter_limit = AdapterLimit(config.max_loras)
@@ -73,9 +73,9 @@ class StepPlanner:
         draft.order_batch()
         if self._config.enable_prefix_caching:
             for row in draft.rows:
-                lane.manager.note_access(row.request, lane.clock_ms)
-            draft.fresh_block_ids = set(lane.manager.gpu.fresh)
-            lane.manager.gpu.end_step()
+                lane.tables.note_access(row.request, lane.clock_ms)
+            draft.fresh_block_ids = set(lane.tables.gpu.fresh)
+            lane.tables.gpu.end_step()
 
     def _plan_prompts_or_decodes(self, draft: StepDraft, *, admits: bool) -> None:
         """Specification 2. Prompts first, but none while a request is swapped out."""

@@ -22,7 +22,7 @@ class SwappedPass:
     ) -> None:
         self._lane = lane
         self._config = lane.config
-        self._manager = lane.manager
+        self._tables = lane.tables
         self._token_count = token_count
         self._adapter_limit = adapter_limit
 
@@ -32,7 +32,7 @@ class SwappedPass:
         put_aside: list[Request] = []
         while swapped:
             request = swapped.first
-            status = self._manager.can_swap_in(request, self._num_lookahead(request))
+            status = self._tables.can_swap_in(request, self._num_lookahead(request))
             if status is AllocStatus.LATER:
                 break
             if status is AllocStatus.NEVER:
@@ -58,10 +58,10 @@ class SwappedPass:
         return num_tokens
 
     def _bring_back(self, request: Request, num_tokens: int, draft: StepDraft) -> None:
-        draft.swap_in += self._manager.swap_in(request)
-        self._manager.append(request, self._num_lookahead(request))
+        draft.swap_in += self._tables.swap_in(request)
+        self._tables.append(request, self._num_lookahead(request))
         num_computed = request.num_computed_tokens + num_tokens
-        self._manager.register_full_blocks(request, num_computed)
+        self._tables.register_full_blocks(request, num_computed)
         request.status = RequestStatus.RUNNING
         row = ScheduledRow(request, RowKind.SWAPPED_IN, request.is_prefill_chunk, num_tokens)
         (draft.swapped_prefills if row.is_prefill else draft.swapped_decodes).append(row)
@@ -72,7 +72,7 @@ class SwappedPass:
     def _give_up(self, request: Request, draft: StepDraft) -> None:
         draft.ignored.append(request)
         if self._config.strict:
-            del self._manager.cpu_tables[request.request_id]
+            del self._tables.cpu_tables[request.request_id]
 
     def _num_lookahead(self, request: Request) -> int:
         return 0 if request.is_prefill_chunk else self._config.num_lookahead_slots

@@ -1,6 +1,6 @@
 """How many tokens a request wants, and how many of these are cached (specification 4.1 and 10).
 
-Knows nothing about queues. Invariant: it changes nothing but the block manager's memory of hits.
+Knows nothing about queues. Invariant: it changes nothing but the block tables' memory of hits.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from scheduler_svc.core.three_queue.budget import SchedulingBudget
 
 
 class TokenCount:
-    def __init__(self, manager: BlockTables) -> None:
-        self._manager = manager
-        self._caches = manager.config.enable_prefix_caching
-        self._block_size = manager.config.block_size
+    def __init__(self, tables: BlockTables) -> None:
+        self._tables = tables
+        self._caches = tables.config.enable_prefix_caching
+        self._block_size = tables.config.block_size
 
     def of_waiting(
         self, request: Request, budget: SchedulingBudget, *, chunks: bool
     ) -> tuple[int, int]:
         """(to be computed, cached). Of a prompt that is all cached, one token is computed."""
-        cached = self._manager.num_cached_tokens(request)
+        cached = self._tables.num_cached_tokens(request)
         uncached = request.num_tokens - cached
         if uncached == 0:
             uncached, cached = 1, cached - 1

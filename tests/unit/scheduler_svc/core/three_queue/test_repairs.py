@@ -72,7 +72,7 @@ def test_a_swapped_request_that_is_given_up_gives_back_its_cpu_blocks(is_strict:
     assert finish is not None
     assert finish.reason is FinishReason.LENGTH
     assert "more than can be held" in finish.message
-    assert lane.scheduler.lane.manager.cpu.num_free == (12 if is_strict else 16)
+    assert lane.scheduler.lane.tables.cpu.num_free == (12 if is_strict else 16)
     if not is_strict:
         lane.check()
 
@@ -135,7 +135,7 @@ def test_a_swapped_request_can_be_aborted_with_prefix_caching() -> None:
             continue
         lane.scheduler.finish_request(b, finish, 0)
         lane.check()
-        assert lane.scheduler.lane.manager.cpu.num_free == 16
+        assert lane.scheduler.lane.tables.cpu.num_free == 16
 
 
 @pytest.mark.parametrize("is_strict", [True, False])
@@ -164,7 +164,7 @@ def test_what_was_cached_is_looked_up_again_while_a_request_waits(is_strict: boo
     lane.step()
     lane.add("b", [5] * 30, max_tokens=1)
     waits = lane.add("c", [*shared, 9], max_tokens=1)
-    lane.scheduler.lane.manager.num_cached_tokens(waits)  # V0 looks when it considers c
+    lane.scheduler.lane.tables.num_cached_tokens(waits)  # V0 looks when it considers c
     lane.step()
     assert lane.scheduler.num_cached_prefix_tokens(waits) == 0
     plan = lane.step()
