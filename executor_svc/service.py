@@ -1,14 +1,16 @@
 """ExecutorService: moves messages between a scheduler's stream, the ledger and the worker.
 
-Decides nothing: whom to obey and what to run is the ledger's. Invariant: everything here runs on
-one event loop and no handler awaits between reading the ledger and acting on it, so an old stream
-has ended, and can send nothing more, before a new one is answered.
+Decides nothing: whom to obey and what to run is the ledger's. Invariant: everything here but
+`_settle` runs on one event loop, and whoever uses the ledger holds the lock until he has acted on
+what it said. So an old stream has ended, and can send nothing more, before a new one is answered,
+and each stream gets a result once: kept ones at Open, later ones as they end.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -17,9 +19,9 @@ from typing import Any
 import grpc
 
 from executor_svc.step_ledger import LedgerRefused, ProtocolError, StepLedger
-from executor_svc.step_worker import StepWorker
+from executor_svc.step_worker import AcceptedStep, StepWorker
 from segue import wire
-from segue.types import Capacity, SchedulerOutput
+from segue.types import Capacity, ModelRunnerOutput, SchedulerOutput
 from segue.v1 import executor_pb2, executor_pb2_grpc, types_pb2
 
 log = logging.getLogger("segue.executor")
@@ -47,9 +49,8 @@ class ExecuteStream:
     """What waits to be sent on one stream, and how it ended. Equal only to itself."""
 
     def __init__(self) -> None:
-        self.ended: asyncio.Future[tuple[grpc.StatusCode, str]] = (
-            asyncio.get_running_loop().create_future()
-        )
+        self.loop = asyncio.get_running_loop()
+        self.ended: asyncio.Future[tuple[grpc.StatusCode, str]] = self.loop.create_future()
         self._outbox: asyncio.Queue[executor_pb2.ExecuteResponse | None] = asyncio.Queue()
 
     @property
@@ -85,10 +86,10 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
         self.num_late_results = 0
         self._worker = worker
         self._identity = identity
+        self._lock = threading.Lock()
         self._stream: ExecuteStream | None = None
         self._accepted_ns: dict[int, int] = {}
         self._running_since = 0.0
-        self._run_task: asyncio.Task[None] | None = None
         self._is_stopping = False
 
     def add_to(self, server: grpc.aio.Server) -> None:
@@ -164,20 +165,18 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
 
     def _hello(self, stream: ExecuteStream, hello: executor_pb2.ExecutorHello) -> None:
         self._check_is_ours(hello)
-        answer = self.ledger.hello(stream, hello.leader.epoch, hello.leader.leader_id)
-        if isinstance(answer, LedgerRefused):
-            seen = types_pb2.Leader(epoch=answer.epoch_seen, leader_id=answer.leader_id_seen)
-            reason = f"epoch {answer.epoch_seen} of {answer.leader_id_seen} was seen"
-            stream.send(refused=executor_pb2.Refused(leader_seen=seen, reason=reason))
-            stream.end(grpc.StatusCode.FAILED_PRECONDITION, reason)
-            return
-        if self._stream is not None and self._stream is not stream:
-            self._stream.end(
-                grpc.StatusCode.ABORTED,
-                f"epoch {hello.leader.epoch} of {hello.leader.leader_id} has taken over",
-                is_fenced=True,
-            )
-        self._stream = stream
+        with self._lock:
+            answer = self.ledger.hello(stream, hello.leader.epoch, hello.leader.leader_id)
+            if isinstance(answer, LedgerRefused):
+                self._refuse(stream, answer)
+                return
+            if self._stream is not None and self._stream is not stream:
+                self._stream.end(
+                    grpc.StatusCode.ABORTED,
+                    f"epoch {hello.leader.epoch} of {hello.leader.leader_id} has taken over",
+                    is_fenced=True,
+                )
+            self._stream = stream
         identity = self._identity
         stream.send(
             hello_ack=executor_pb2.ExecutorHelloAck(
@@ -190,6 +189,12 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
                 model_digest=identity.model_digest,
             )
         )
+
+    def _refuse(self, stream: ExecuteStream, answer: LedgerRefused) -> None:
+        seen = types_pb2.Leader(epoch=answer.epoch_seen, leader_id=answer.leader_id_seen)
+        reason = f"epoch {answer.epoch_seen} of {answer.leader_id_seen} was seen"
+        stream.send(refused=executor_pb2.Refused(leader_seen=seen, reason=reason))
+        stream.end(grpc.StatusCode.FAILED_PRECONDITION, reason)
 
     def _check_is_ours(self, hello: executor_pb2.ExecutorHello) -> None:
         identity = self._identity
@@ -206,65 +211,81 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
 
     def _open(self, stream: ExecuteStream, message: executor_pb2.Open) -> None:
         generation = wire.generation_from_proto(message.generation)
-        is_new = generation != self.ledger.generation
-        kept = self.ledger.open(
-            stream,
-            generation,
-            next_step_id=message.next_step_id,
-            results_after_step_id=message.results_after_step_id,
-            depth=message.depth,
-        )
-        if is_new:
-            self._accepted_ns.clear()
+        with self._lock:
+            is_new = generation != self.ledger.generation
+            kept = self.ledger.open(
+                stream,
+                generation,
+                next_step_id=message.next_step_id,
+                results_after_step_id=message.results_after_step_id,
+                depth=message.depth,
+            )
+            if is_new:
+                self._accepted_ns.clear()
         log.info("open: %s, %d kept results", generation, len(kept))
         for result in kept:
             stream.send(step_result=wire.step_result_to_proto(result))
-        self._send_failure()
+        self._send_failure(stream)
 
     def _accept(self, stream: ExecuteStream, plan: SchedulerOutput) -> None:
-        if self.ledger.accept(stream, plan):
+        with self._lock:
+            if not self.ledger.accept(stream, plan):
+                return
             self._accepted_ns[plan.step_id] = time.monotonic_ns()
-            self._start_next()
+            step = self._next_step()
+        if step is not None:
+            self._worker.start(step, self._settle)
 
-    def _start_next(self) -> None:
+    def _next_step(self) -> AcceptedStep | None:
+        """What is to run now, if none runs. With the lock."""
         plan = self.ledger.next_step()
         if plan is None:
-            return
+            return None
         self._running_since = time.monotonic()
-        accepted_ns = self._accepted_ns.pop(plan.step_id)
-        self._run_task = asyncio.create_task(self._run(plan, accepted_ns))
+        return AcceptedStep(plan, self._accepted_ns.pop(plan.step_id), self.ledger.take_reset())
 
-    async def _run(self, plan: SchedulerOutput, accepted_ns: int) -> None:
-        must_reset = self.ledger.take_reset()
-        try:
-            result = await self._worker.run(plan, accepted_ns, must_reset=must_reset)
-        except Exception as error:  # whatever it is, it ends this generation and no other
-            log.exception("step %d failed", plan.step_id)
-            self.num_failed_steps += 1
-            if self.ledger.fail(plan.step_id, f"{type(error).__name__}: {error}"):
-                self._send_failure()
+    def _settle(
+        self, plan: SchedulerOutput, outcome: ModelRunnerOutput | Exception
+    ) -> AcceptedStep | None:
+        """On the worker's thread: take the step's end, and say what comes next."""
+        with self._lock:
+            if isinstance(outcome, Exception):
+                self.num_failed_steps += 1
+                error = f"{type(outcome).__name__}: {outcome}"
+                counts = self.ledger.fail(plan.step_id, error)
+            else:
+                counts = self.ledger.finish(outcome)
+                self.num_late_results += not counts
+            stream = self._stream
+            if counts and stream is not None and self.ledger.is_open_on(stream):
+                stream.loop.call_soon_threadsafe(self._tell, stream, outcome)
+            return self._next_step()
+
+    def _tell(self, stream: ExecuteStream, outcome: ModelRunnerOutput | Exception) -> None:
+        """To the stream that was open when the step ended; a later one was told at its Open."""
+        if isinstance(outcome, Exception):
+            self._send_failure(stream)
         else:
-            if not self.ledger.finish(result):
-                self.num_late_results += 1
-            elif self._stream is not None and self.ledger.is_open_on(self._stream):
-                self._stream.send(step_result=wire.step_result_to_proto(result))
-        self._start_next()
+            stream.send(step_result=wire.step_result_to_proto(outcome))
 
-    def _send_failure(self) -> None:
-        failure, stream = self.ledger.failure, self._stream
-        if failure is None or stream is None or not self.ledger.is_open_on(stream):
+    def _send_failure(self, stream: ExecuteStream) -> None:
+        """If its generation has not been replaced since."""
+        with self._lock:
+            failure, generation = self.ledger.failure, self.ledger.generation
+        if failure is None:
             return
         stream.send(
             step_failed=executor_pb2.StepFailed(
                 step_id=failure.step_id,
-                generation=wire.generation_to_proto(self.ledger.generation),
+                generation=wire.generation_to_proto(generation),
                 error=failure.error,
             )
         )
 
     def _alive(self) -> types_pb2.Alive:
-        alive = types_pb2.Alive(epoch=self.ledger.epoch_seen)
-        running = self.ledger.running_step
+        with self._lock:
+            alive = types_pb2.Alive(epoch=self.ledger.epoch_seen)
+            running = self.ledger.running_step
         if running is not None:
             alive.running_step_id = running.step_id
             alive.running_ms = int((time.monotonic() - self._running_since) * 1000)

@@ -2,17 +2,22 @@
 
 Knows nothing about streams or which step comes next. Invariant: one step at a time, so the runner
 needs no lock; the event loop stays free, so signs of life go out during a step of any length.
+The thread asks by itself what comes next: a wake-up of the event loop and back is a millisecond on
+a busy machine, and compute would wait for it after each step.
 """
 
 from __future__ import annotations
 
-import asyncio
+import logging
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from segue.types import Capacity, ModelRunnerOutput, SchedulerOutput
+
+log = logging.getLogger("segue.executor")
 
 
 class Runner(Protocol):
@@ -28,6 +33,19 @@ class Runner(Protocol):
     def execute(self, plan: SchedulerOutput) -> ModelRunnerOutput: ...
 
 
+@dataclass(slots=True, frozen=True)
+class AcceptedStep:
+    """`accepted_ns`: when it came, by time.monotonic_ns(). `must_reset`: forget all before it."""
+
+    plan: SchedulerOutput
+    accepted_ns: int
+    must_reset: bool
+
+
+Settle = Callable[[SchedulerOutput, ModelRunnerOutput | Exception], AcceptedStep | None]
+"""Takes a step and its result or what it raised, on the worker's thread; gives the next step."""
+
+
 class StepWorker:
     def __init__(self, runner: Runner, step_delay_s: float = 0.0) -> None:
         self.num_steps = 0
@@ -38,12 +56,9 @@ class StepWorker:
         self._last_end_ns = 0
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="step")
 
-    async def run(
-        self, plan: SchedulerOutput, accepted_ns: int, *, must_reset: bool
-    ) -> ModelRunnerOutput:
-        """Raises what the step raised. `accepted_ns`: when it came, by time.monotonic_ns()."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._thread, self._run, plan, accepted_ns, must_reset)
+    def start(self, step: AcceptedStep, settle: Settle) -> None:
+        """Run it, and what `settle` gives each time a step ends; for when no step runs."""
+        self._thread.submit(self._run_all, step, settle)
 
     def close(self) -> None:
         """Does not wait for a step that runs."""
@@ -59,15 +74,25 @@ class StepWorker:
             return self._last_end_ns
         return max(self._last_end_ns, accepted_ns)
 
-    def _run(self, plan: SchedulerOutput, accepted_ns: int, must_reset: bool) -> ModelRunnerOutput:
+    def _run_all(self, first: AcceptedStep, settle: Settle) -> None:
+        step: AcceptedStep | None = first
+        while step is not None:
+            try:
+                outcome = self._run(step)
+            except Exception as error:  # whatever it is, it ends this generation and no other
+                log.exception("step %d failed", step.plan.step_id)
+                outcome = error
+            step = settle(step.plan, outcome)
+
+    def _run(self, step: AcceptedStep) -> ModelRunnerOutput:
         started_ns = time.monotonic_ns()
-        idle_us = (started_ns - self._could_run_since_ns(plan, accepted_ns)) // 1000
+        idle_us = (started_ns - self._could_run_since_ns(step.plan, step.accepted_ns)) // 1000
         try:
             if self._step_delay_s:
                 time.sleep(self._step_delay_s)
-            if must_reset:
+            if step.must_reset:
                 self._runner.reset()
-            result = self._runner.execute(plan)
+            result = self._runner.execute(step.plan)
         finally:
             self._last_end_ns = time.monotonic_ns()
         self.num_steps += 1

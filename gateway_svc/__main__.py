@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import signal
 import socket
@@ -54,6 +55,8 @@ def main() -> None:
     try:
         model = ModelDirectory.load(config.model)
         tokenizer = Tokenizer(model.tokenizer_path, model.vocab_size)
+        gc.collect()
+        gc.freeze()  # what is loaded stays: going through it takes 15 ms of every stream's time
         uvloop.run(serve(config, model, tokenizer))
     except ModelDirectoryError as error:
         sys.exit(f"gateway_svc: error: {error}")
