@@ -11,20 +11,24 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from scheduler_svc.core.engine_core import EngineCore
+from scheduler_svc.core.events import Event, ModelOutputReceived, RequestAborted
 from scheduler_svc.core.lane import Lane, LaneStatus
 from scheduler_svc.core.rows import Commit, CommitId, Key, Rows, Table
+from scheduler_svc.core.unified.scheduler import UnifiedScheduler
 from scheduler_svc.sessions import GatewaySession, NewOutputs
+from scheduler_svc.store.memory_store import Meta
 from scheduler_svc.store.state_store import CommitAnswer, Outcome
 from segue.types import Finish, FinishReason, Generation, SchedulerOutput
 from segue.wire import WireCodec
 from tests.sim.gateway import Client
 from tests.sim.lane_checks import check_counts, check_hashes, check_window
+from tests.sim.settings import LEASE_TTL_MS
 from tests.sim.text_checks import check_text
 from tests.sim.world import Life, Violation
 
 if TYPE_CHECKING:
     from tests.sim.cluster import Cluster
-    from tests.sim.gateway import GatewayProcess
+    from tests.sim.gateway import GatewayProcess, Session
     from tests.sim.scheduler import Leader
     from tests.sim.token_kv_executor import ExecutorProcess
 
@@ -41,6 +45,7 @@ class Checkers:
         self._contents: dict[CommitId, Commit] = {}
         self._bodies: dict[tuple[str, Generation, int], set[bytes]] = {}
         self._ran: set[tuple[Life, Generation, int]] = set()
+        self._run_epochs: dict[tuple[str, Generation, int], int] = {}
         self._last_run: dict[tuple[Life, Generation], int] = {}
         self._answered: dict[Life, tuple[tuple[int, str], Any]] = {}
         self._lanes: dict[str, tuple[Generation, LaneStatus]] = {}
@@ -72,6 +77,32 @@ class Checkers:
 
     def note_lane_condemned(self, lane: Lane) -> None:
         self._causes.add((lane.executor_id, lane.generation))
+
+    # Events
+
+    def before_event(self, leader: Leader, event: Event) -> None:
+        match event:
+            case ModelOutputReceived():
+                self._check_answers(leader, event)
+            case RequestAborted():
+                client = self.cluster.client_of(event.request_id)
+                if leader.core.owner_of(event.request_id) == event.gateway_id:
+                    client.may_be_aborted = True
+            case _:
+                pass
+
+    def _check_answers(self, leader: Leader, event: ModelOutputReceived) -> None:
+        """I4: a result answers the step that was run, not another one of the same number."""
+        result = event.result
+        lane = leader.core.state.lanes.get(event.executor_id)
+        if lane is None or lane.generation != result.generation or not lane.planned:
+            return
+        plan = lane.planned[0].plan
+        if plan.step_id != result.step_id:
+            return
+        ran = self._run_epochs.get((event.executor_id, plan.generation, plan.step_id))
+        if plan.epoch != ran:
+            raise Violation(f"I4: {plan.key} is answered by what epoch {ran} planned")
 
     # Commits
 
@@ -105,6 +136,15 @@ class Checkers:
         if answer.outcome is Outcome.APPLIED:
             self._check_frugal(leader)
 
+    def on_acquired(self, before: Meta | None) -> None:
+        """I11: nobody takes over from a leader that was well (H18)."""
+        leader = self.cluster.leader_called(before.leader_id) if before is not None else None
+        if leader is None or leader.num_commits == 0 or leader.life.is_stopped:
+            return
+        well_since = max(leader.life.went_on_at, self.cluster.redis.trouble_at)
+        if self.world.now - well_since > 2 * LEASE_TTL_MS:
+            raise Violation(f"I11: {leader.life.name} was well, and its lease was taken")
+
     def _note_bodies(self, commit: Commit) -> None:
         codec = WireCodec()
         for key, fields in commit.delta.fields.items():
@@ -126,8 +166,7 @@ class Checkers:
             raise Violation(f"I10: the store differs from the core: {difference(stored, rows)}")
         if rng.random() > RESTORE_SHARE:
             return
-        settings = self.cluster.settings
-        restored = EngineCore(settings.engine, WireCodec(), settings.make_policy)
+        restored = EngineCore(self.cluster.settings.engine, WireCodec(), UnifiedScheduler)
         restored.restore(stored)
         again = restored.rows()
         if again != stored:
@@ -139,6 +178,8 @@ class Checkers:
         """I11: while Redis loses nothing, nothing heals: no adoption, no executor ahead."""
         state = leader.core.state
         has_lost = self.cluster.redis.num_losses > 0
+        self.counts["adoptions"] += state.counters.num_adoptions - leader.num_adoptions_seen
+        leader.num_adoptions_seen = state.counters.num_adoptions
         if state.counters.num_adoptions and not has_lost:
             raise Violation("I11: an adoption, though Redis lost nothing")
         for executor_id, lane in state.lanes.items():
@@ -192,6 +233,7 @@ class Checkers:
         if key in self._ran:
             raise Violation(f"I4: step {plan.step_id} of {plan.generation} is run twice")
         self._ran.add(key)
+        self._run_epochs[executor.executor_id, plan.generation, plan.step_id] = plan.epoch
         life_key = (executor.life, plan.generation)
         last = self._last_run.get(life_key)
         if last is not None and plan.step_id != last + 1:
@@ -203,25 +245,22 @@ class Checkers:
     def on_emit(self, leader: Leader, session: GatewaySession, message: NewOutputs) -> None:
         """I9: what is told was committed, and goes on with what was told before."""
         gateway = self.cluster.gateway_called(session.gateway_id)
+        current = gateway.session
+        is_heard = current is not None and current.is_ready
+        if current is None or str(current.number) != session.session_id:
+            is_heard = False
         for output in message.outputs:
-            request = leader.core.state.requests[output.request_id]
+            request_id, first = output.request_id, output.first_index
+            tokens = leader.core.state.requests[request_id].output_token_ids
             told = list(output.new_token_ids)
-            first = output.first_index
-            tokens = request.output_token_ids
             if tokens[first : first + len(told)] != told:
-                raise Violation(f"I9: {output.request_id} is told what it does not have")
-            if self.cluster.redis.num_losses == 0 and told != self._stored(
-                output.request_id, first, len(told)
-            ):
-                raise Violation(f"I9: {output.request_id} is told what Redis does not have")
-            entry = gateway.entries.get(output.request_id)
-            current = gateway.session
-            if entry is None or current is None or not current.is_ready:
-                continue
-            if str(current.number) != session.session_id:
-                continue
-            if entry.delivered != tokens[: len(entry.delivered)]:
-                raise Violation(f"I9: {output.request_id}: what was delivered is not its prefix")
+                raise Violation(f"I9: {request_id} is told what it does not have")
+            has_lost = self.cluster.redis.num_losses > 0
+            if not has_lost and told != self._stored(request_id, first, len(told)):
+                raise Violation(f"I9: {request_id} is told what Redis does not have")
+            entry = gateway.entries.get(request_id) if is_heard else None
+            if entry is not None and entry.delivered != tokens[: len(entry.delivered)]:
+                raise Violation(f"I9: {request_id}: what was delivered is not its prefix")
 
     def _stored(self, request_id: str, first: int, count: int) -> list[int]:
         data = self.cluster.redis.state._rows.strings.get(Key(Table.OUTPUTS, request_id), b"")
@@ -229,8 +268,10 @@ class Checkers:
         tokens.frombytes(data[4 * first : 4 * (first + count)])
         return tokens.tolist()
 
-    def on_outputs_obeyed(self, gateway: GatewayProcess, epoch: int) -> None:
-        """I2, at a gateway."""
+    def on_outputs_obeyed(self, gateway: GatewayProcess, session: Session, epoch: int) -> None:
+        """I2, at a gateway: nothing of an older session, nor of a lower epoch."""
+        if session.number != gateway.num_sessions:
+            raise Violation(f"I2: {gateway.gateway_id} reads a session that it has ended")
         if epoch < gateway.leader_seen[0]:
             raise Violation(f"I2: {gateway.gateway_id} takes outputs of epoch {epoch}")
 

@@ -6,7 +6,6 @@ request ends within `PATIENCE_MS`, and every peer follows one leader (I12).
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Sequence
 
 from scheduler_svc.core.events import GenerationEnded, PauseChanged, PauseState
@@ -23,15 +22,10 @@ PATIENCE_MS = 12_000
 
 
 class Cluster:
-    def __init__(
-        self,
-        seed: int,
-        *,
-        is_verbose: bool = False,
-        draw: Callable[[random.Random], Settings] = draw_settings,
-    ) -> None:
+    def __init__(self, seed: int, *, is_verbose: bool = False) -> None:
         self.world = World(seed, is_verbose=is_verbose)
-        self.settings = settings = draw(self.world.rng)
+        self.settings: Settings = draw_settings(self.world.rng)
+        settings = self.settings
         self.redis = SimulatedRedis(self.world)
         self.schedulers = [SchedulerProcess(self, f"s{i}") for i in range(settings.num_schedulers)]
         self.executors = [
@@ -41,6 +35,7 @@ class Cluster:
         self.gateways = [GatewayProcess(self, f"g{i}") for i in range(settings.num_gateways)]
         self.checkers = Checkers(self)
         self.redis.on_commit = self.checkers.on_commit
+        self.redis.on_acquired = self.checkers.on_acquired
         self.workload = Workload(self)
         self.is_healed = False
 
@@ -55,6 +50,9 @@ class Cluster:
 
     def gateway_called(self, gateway_id: str) -> GatewayProcess:
         return next(g for g in self.gateways if g.gateway_id == gateway_id)
+
+    def client_of(self, request_id: str) -> Client:
+        return next(c for c in self.workload.clients if c.request_id == request_id)
 
     def leaders(self) -> list[Leader]:
         return [s.leader for s in self.schedulers if s.leader is not None]

@@ -6,7 +6,7 @@ each one's lasting effect is undone by `Cluster.heal`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from scheduler_svc.core.events import LaneDrained, PauseChanged, PauseState, PrefixCacheReset
@@ -17,21 +17,30 @@ from tests.sim.world import Life
 if TYPE_CHECKING:
     from tests.sim.cluster import Cluster
 
-FAULTS_END_MS = 1500
+FAULTS_END_MS = 1800
 
 
 class Faults:
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(
+        self, cluster: Cluster, certain: Collection[str] = (), *, is_calm: bool = False
+    ) -> None:
         self.cluster = cluster
+        self.certain = certain  # names of kinds that come in every world
+        self.is_calm = is_calm
         self.world = cluster.world
         self.rng = cluster.world.rng
 
     def plan(self) -> None:
-        """Some kinds in each world, some of them several times."""
-        kinds = [kind for kind in self._kinds() if self.rng.random() < 0.4]
+        """Some kinds in each world, few or many, some of them several times."""
+        share = 0.0 if self.is_calm else self.rng.choice((0.1, 0.2, 0.4))
+        kinds = [
+            kind
+            for kind in self._kinds()
+            if self.rng.random() < share or kind.__name__ in self.certain
+        ]
         for kind in kinds:
             for _ in range(self.rng.choice((1, 1, 2, 3))):
-                when = self.rng.randrange(200, FAULTS_END_MS)
+                when = self.rng.randrange(300, FAULTS_END_MS)
                 self.world.after(when, None, kind)
         self.world.after(FAULTS_END_MS + 500, None, self.cluster.heal)
 
@@ -49,6 +58,8 @@ class Faults:
             self.stop_gateway_during_takeover,
             self.cut_executor_stream,
             self.cut_session,
+            self.gateway_looks_again,
+            self.cut_while_redis_is_away,
             self.slow_streams,
             self.unknown_outcomes,
             self.redis_down,
@@ -60,16 +71,17 @@ class Faults:
             self.give_up_lane,
             self.drain,
         ]
+        losses = [
+            self.lose_tail,
+            self.lose_tail_and_leader,
+            self.lose_tail_while_gateways_sleep,
+            self.lose_all,
+            self.lose_behind_stopped_leader,
+            self.tear,
+        ]
         if self.cluster.settings.may_lose_redis:
-            kinds += [
-                self.lose_tail,
-                self.lose_tail,
-                self.lose_tail_and_leader,
-                self.lose_all,
-                self.lose_behind_stopped_leader,
-                self.tear,
-            ]
-        return kinds
+            return kinds + losses
+        return kinds + [kind for kind in losses if kind.__name__ in self.certain]
 
     # Schedulers
 
@@ -157,7 +169,6 @@ class Faults:
         client = self.rng.choice(movable)
         old = client.gateway
         assert old is not None
-        client.may_be_aborted = True
         new = next(g for g in others if g is not old)
         new.attach(client)
 
@@ -188,6 +199,19 @@ class Faults:
         if session is not None and session.stream is not None:
             session.stream.cut()
 
+    def gateway_looks_again(self) -> None:
+        """It has heard of another leader: it ends its session, whose messages are on their way."""
+        gateway = self._gateway()
+        if gateway.life.is_alive and gateway.session is not None:
+            gateway.end_session()
+
+    def cut_while_redis_is_away(self) -> None:
+        """A new process says hello more than once while one commit is under way."""
+        self.kill_executor()
+        self._redis_down(800)
+        for when in range(100, 700, 120):
+            self.world.after(when + self.rng.randrange(100), None, self.cut_executor_stream)
+
     def slow_streams(self) -> None:
         for gateway in self.cluster.gateways:
             if gateway.session is not None and gateway.session.stream is not None:
@@ -202,25 +226,49 @@ class Faults:
         self.cluster.redis.num_unknown = self.rng.randrange(1, 6)
 
     def redis_down(self) -> None:
+        self._redis_down(self.rng.randrange(20, 700))
+
+    def _redis_down(self, duration: int) -> None:
         redis = self.cluster.redis
         redis.is_down = True
 
         def up() -> None:
             redis.is_down = False
 
-        self.world.after(self.rng.randrange(20, 700), None, up)
+        self.world.after(duration, None, up)
 
-    def lose_tail(self) -> None:
+    def lose_tail(self, num_tries: int = 60) -> None:
+        """While steps are in flight, if it can be: then there is something to lose."""
+        lanes = (lane for le in self.cluster.leaders() for lane in le.core.state.lanes.values())
+        if any(lane.planned for lane in lanes):
+            self._lose_tail()
+        elif num_tries:
+            self.world.after(10, None, lambda: self.lose_tail(num_tries - 1))
+
+    def _lose_tail(self) -> None:
         redis = self.cluster.redis
         length = len(redis.state.history)
-        lost = min(length, self.rng.choice((1, 1, 2, 3, 5, 10, 40)))
+        lost = min(length, self.rng.choice((1, 2, 2, 4, 8, 40)))
         redis.lose(length - lost, with_restart=self.rng.random() < 0.5)
 
-    def lose_tail_and_leader(self) -> None:
-        for scheduler in self.cluster.schedulers:
-            if scheduler.leader is not None:
-                self.world.kill(scheduler.life)
-        self.lose_tail()
+    def lose_tail_and_leader(self, num_tries: int = 60) -> None:
+        busy = [
+            le
+            for le in self.cluster.leaders()
+            if any(lane.planned for lane in le.core.state.lanes.values())
+        ]
+        for leader in busy:
+            self.world.kill(leader.life)
+        if busy:
+            self._lose_tail()
+        elif num_tries:
+            self.world.after(10, None, lambda: self.lose_tail_and_leader(num_tries - 1))
+
+    def lose_tail_while_gateways_sleep(self) -> None:
+        """What was told is computed again, perhaps otherwise, before it is handed over (H9)."""
+        for gateway in self.cluster.gateways:
+            self._stop(gateway.life, 500)
+        self.world.after(self.rng.randrange(40), None, self.lose_tail_and_leader)
 
     def lose_all(self) -> None:
         self.cluster.redis.lose(0, with_restart=self.rng.random() < 0.5)
@@ -230,7 +278,7 @@ class Faults:
         for scheduler in self.cluster.schedulers:
             if scheduler.leader is not None:
                 self._stop(scheduler.life, 900)
-        self.lose_tail()
+        self._lose_tail()
 
     def tear(self) -> None:
         self.cluster.redis.num_torn = self.rng.choice((1, 2))

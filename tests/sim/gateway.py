@@ -130,10 +130,10 @@ class GatewayProcess:
 
     def _watch(self) -> None:
         if self.session is not None and self.world.now - self._heard_at > LEASE_TTL_MS:
-            self._end_session()
+            self.end_session()
         self.world.after(TICK_MS, self.life, self._watch)
 
-    def _end_session(self) -> None:
+    def end_session(self) -> None:
         """First the old session ends, then what was delivered is counted (H17)."""
         session, self.session = self.session, None
         if session is not None and session.stream is not None:
@@ -162,6 +162,9 @@ class GatewayProcess:
         self.session = session
         self._heard_at = self.world.now
         known = [entry for entry in self.entries.values() if entry.submission is not None]
+        for entry in known:
+            if entry.client.gateway is not self:  # it has not noticed that its client moved
+                entry.client.may_be_aborted = True
         attachments = tuple(entry.attachment() for entry in known)
         self._send(
             messages.SessionHello(
@@ -183,11 +186,11 @@ class GatewayProcess:
         self._heard_at = self.world.now
         match message:
             case None | messages.NotLeader():
-                self._end_session()
+                self.end_session()
             case SessionReady():
                 self._ready(session, (message.epoch, message.leader_id))
             case NewOutputs():
-                self.cluster.checkers.on_outputs_obeyed(self, message.epoch)
+                self.cluster.checkers.on_outputs_obeyed(self, session, message.epoch)
                 for output in message.outputs:
                     self._take(output)
             case Accepted() | Unknown() | Detached() | Rejected():
@@ -198,7 +201,7 @@ class GatewayProcess:
     def _ready(self, session: Session, leader: tuple[int, str]) -> None:
         is_other = leader[0] == self.leader_seen[0] and leader[1] != self.leader_seen[1]
         if leader[0] < self.leader_seen[0] or is_other:
-            self._end_session()
+            self.end_session()
             return
         self.leader_seen = leader
         session.is_ready = True

@@ -30,6 +30,7 @@ from scheduler_svc.core.events import (
     Unknown,
 )
 from scheduler_svc.core.rows import Commit
+from scheduler_svc.core.unified.scheduler import UnifiedScheduler
 from scheduler_svc.lease import LeaseKeeper
 from scheduler_svc.sessions import GatewaySession, NewOutputs, SessionReady, Sessions, SignOfLife
 from scheduler_svc.store.state_store import Outcome, StateStore, StoreUnavailable
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from tests.sim.cluster import Cluster
 
 RETRY_DELAYS_MS = (5, 10, 40)
+RENEWAL_MS = LEASE_TTL_MS // 3
 
 
 class Died(Exception):
@@ -74,6 +76,7 @@ class Leader:
         self.links = ExecutorLinks(self)
         self.streams: dict[GatewaySession, Stream] = {}
         self.num_commits = 0
+        self.num_adoptions_seen = 0  # by the checkers
         self.last_commit: Commit | None = None
         self._store = store
         self._inbox: deque[Envelope] = deque()
@@ -129,10 +132,11 @@ class Leader:
     async def _step(self, batch: list[Envelope]) -> None:
         due: list[tuple[Envelope, list[Reply]]] = []
         for envelope in batch:
+            self.cluster.checkers.before_event(self, envelope.event)
             due.append((envelope, self.core.handle(envelope.event)))
             self.world.detail(self.life.name, "handles", envelope.event, "=>", due[-1][1])
         self.core.plan(self.links.ready())
-        is_renewal_due = self.world.now - self._last_commit_at >= LEASE_TTL_MS // 3
+        is_renewal_due = self.world.now - self._last_commit_at >= RENEWAL_MS
         if self.core.has_changes() or is_renewal_due:
             await self._commit(self.core.take_commit(self.world.now))
         self._tell(due)
@@ -282,7 +286,7 @@ class SchedulerProcess:
         self.effects_left: int | None = None
 
     def start(self) -> None:
-        self.life = Life(self.scheduler_id)
+        self.life = Life(self.scheduler_id, went_on_at=self.world.now)
         self.leader = None
         self.effects_left = None
         self.life.on_death.append(self._on_death)
@@ -320,8 +324,7 @@ class SchedulerProcess:
             store, self.scheduler_id, self.scheduler_id, LEASE_TTL_MS / 1000, sleep=sleep
         )
         acquired, leader_id = await keeper.campaign()
-        settings = self.cluster.settings
-        core = EngineCore(settings.engine, WireCodec(), settings.make_policy)
+        core = EngineCore(self.cluster.settings.engine, WireCodec(), UnifiedScheduler)
         loaded = await self._load(store)
         if loaded.is_torn:
             self.world.note("what is loaded is torn, and discarded")

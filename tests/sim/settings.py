@@ -8,9 +8,8 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from scheduler_svc.core.engine_state import EngineConfig, MakePolicy
+from scheduler_svc.core.engine_state import EngineConfig
 from scheduler_svc.core.scheduler_config import SchedulerConfig
-from scheduler_svc.core.unified.scheduler import UnifiedScheduler
 
 LEASE_TTL_MS = 300
 TICK_MS = 100
@@ -30,13 +29,12 @@ class Settings:
     is_sampling_repeatable: bool
     may_lose_redis: bool
     vocab_size: int
-    make_policy: MakePolicy = UnifiedScheduler
 
 
 def draw_settings(rng: random.Random) -> Settings:
     num_executors = rng.choice((1, 1, 2))
     block_size = rng.choice((2, 4))
-    longest = rng.choice((24, 32, 48))
+    longest = rng.choice((24, 32, 48, 64))
     smallest = -(-longest // block_size) + 1
     num_blocks = smallest + rng.choice((0, 1, 4, 16))
     max_num_seqs = rng.choice((2, 4, 6))
@@ -46,7 +44,7 @@ def draw_settings(rng: random.Random) -> Settings:
         max_num_batched_tokens=max(max_num_seqs, rng.choice((6, 12, 24, 64))),
         max_model_len=longest,
         policy=rng.choice(("fcfs", "fcfs", "priority")),
-        long_prefill_token_threshold=rng.choice((0, 0, 0, 4)),
+        long_prefill_token_threshold=rng.choice((0, 0, 3, 5)),
         enable_prefix_caching=rng.random() < 0.9,
         async_scheduling=rng.random() < 0.85,
         watermark=rng.choice((0.0, 0.0, 0.1)),
@@ -65,5 +63,5 @@ def draw_settings(rng: random.Random) -> Settings:
         num_blocks=(num_blocks,) * num_executors,
         is_sampling_repeatable=rng.random() < 0.5,
         may_lose_redis=rng.random() < 0.5,
-        vocab_size=rng.choice((3, 8, 40)),
+        vocab_size=rng.choice((4, 16, 40)),
     )

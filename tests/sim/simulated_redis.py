@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from scheduler_svc.core.rows import Commit, Delta
-from scheduler_svc.store.memory_store import MemoryState
+from scheduler_svc.store.memory_store import MemoryState, Meta
 from scheduler_svc.store.state_store import (
     CommitAnswer,
     LeaseAcquired,
@@ -33,10 +33,12 @@ class SimulatedRedis:
         self.run_number = 1
         self.started_at = world.now - 100_000
         self.is_down = False
+        self.trouble_at = 0  # when the last verb was not answered, or a state was lost
         self.num_losses = 0
         self.num_unknown = 0  # of the next verbs, how many end with an unknown outcome
         self.num_torn = 0  # of the next commits, how many are applied by half at first
         self.on_commit: Callable[[Commit, CommitAnswer], None] = lambda commit, answer: None
+        self.on_acquired: Callable[[Meta | None], None] = lambda before: None
 
     def restart(self) -> None:
         self.run_number += 1
@@ -45,6 +47,7 @@ class SimulatedRedis:
     def lose(self, num_changes: int, *, with_restart: bool) -> None:
         """Go back to the first `num_changes` entries of the history."""
         self.num_losses += 1
+        self.trouble_at = self.world.now
         self.world.note(f"redis keeps {num_changes} of {len(self.state.history)} changes")
         if num_changes == 0:
             self.state.wipe()
@@ -62,6 +65,7 @@ class SimulatedRedis:
         travel = rng.choice((1, 1, 2))
         if self.num_unknown:
             self.num_unknown -= 1
+            self.trouble_at = world.now + 3 * TIMEOUT_MS
             fate = rng.choice(("lost", "answer lost", "late"))
             world.note(f"{life.name}: a verb of redis will be {fate}")
             if fate == "late":
@@ -79,15 +83,24 @@ class SimulatedRedis:
 
     def _try(self, verb: Callable[[], Any]) -> Any:
         if self.is_down:
+            self.trouble_at = self.world.now
             return StoreUnavailable("down")
         try:
             return verb()
         except StoreUnavailable as error:
             return error
 
+    def acquire(self, candidate: LeaseCandidate) -> LeaseAcquired | LeaseHeld:
+        before = self.state.meta
+        answer = self.state.acquire(candidate)
+        if isinstance(answer, LeaseAcquired):
+            self.on_acquired(before)
+        return answer
+
     def commit(self, commit: Commit, lease_ttl_ms: int) -> CommitAnswer:
         if self.num_torn:
             self.num_torn -= 1
+            self.trouble_at = self.world.now
             self._tear(commit)
             raise StoreUnavailable("the script stopped half-way")
         answer = self.state.commit(commit, lease_ttl_ms)
@@ -126,7 +139,7 @@ class SimulatedStore(StateStore):
         return await self._redis.call(self._life, self._redis.sight)
 
     async def acquire(self, candidate: LeaseCandidate) -> LeaseAcquired | LeaseHeld:
-        return await self._redis.call(self._life, lambda: self._redis.state.acquire(candidate))
+        return await self._redis.call(self._life, lambda: self._redis.acquire(candidate))
 
     async def raise_epoch(self, epoch: int, leader_id: str, above: int) -> int | None:
         state = self._redis.state

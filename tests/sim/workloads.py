@@ -65,7 +65,7 @@ class Workload:
         is_resumable = rng.random() < 0.4
         params = SamplingParams(
             seed=rng.randrange(1 << 30),
-            max_tokens=rng.randrange(1, 14),
+            max_tokens=rng.randrange(1, 22),
             eos_token_id=rng.choice((None, 0)),
             stop_token_ids=rng.choice(((), (), (1,))),
             num_logprobs=rng.choice((None, None, 0)),

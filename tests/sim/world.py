@@ -25,6 +25,7 @@ class Life:
     name: str
     is_alive: bool = True
     is_stopped: bool = False
+    went_on_at: int = 0  # after the last stop, or its start
     backlog: list[Callable[[], None]] = field(default_factory=list)
     on_death: list[Callable[[], None]] = field(default_factory=list)
 
@@ -87,6 +88,7 @@ class World:
             return
         self.note(f"{life.name} goes on")
         life.is_stopped = False
+        life.went_on_at = self.now
         backlog, life.backlog = life.backlog, []
         for action in backlog:  # before whatever else comes at this time
             self._push(self.now, 0, life, action)
@@ -127,7 +129,7 @@ class Stream:
 
     def send(self, side: int, message: Any) -> None:
         """From end `side` to the other one."""
-        if self.is_cut:
+        if self._has_ended[side]:
             return
         world, to = self.world, 1 - side
         world.detail(self.ends[side].name, "->", self.ends[to].name, message)
@@ -143,7 +145,7 @@ class Stream:
             return
         self.is_cut = True
         for side in (0, 1):
-            delay = self.world.rng.choice((0, 1, 5, 40))
+            delay = self.world.rng.choice((0, 1, 5, 40, 150))
             self.world.after(delay, self.ends[side], lambda side=side: self._end(side))
 
     def _arrive(self, side: int, message: Any) -> None:
