@@ -6,8 +6,10 @@ blocks, so a block id means the same slots everywhere.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 
@@ -37,7 +39,6 @@ class KVCache:
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.num_cpu_blocks = num_cpu_blocks
-        # Zeros, not empty: a masked slot is multiplied by weight 0, which NaN would survive.
         self._blocks = self._allocate(num_blocks)
         self._cpu_blocks = self._allocate(num_cpu_blocks)
         self._keys = [self._blocks[layer, 0] for layer in range(spec.num_layers)]
@@ -46,7 +47,12 @@ class KVCache:
     def _allocate(self, num_blocks: int) -> torch.Tensor:
         spec = self.spec
         shape = (spec.num_layers, 2, num_blocks, self.block_size, spec.num_kv_heads, spec.head_dim)
-        return torch.zeros(shape, dtype=spec.dtype)
+        if num_blocks == 0:
+            return torch.zeros(shape, dtype=spec.dtype)
+        # Zeros, since a masked slot is multiplied by weight 0, which NaN would survive; numpy's,
+        # since these take no memory until a block is used.
+        zeros = np.zeros(math.prod(shape) * spec.dtype.itemsize, dtype=np.uint8)
+        return torch.from_numpy(zeros).view(spec.dtype).view(shape)
 
     def key(self, layer: int) -> torch.Tensor:
         return self._keys[layer]

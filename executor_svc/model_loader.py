@@ -82,7 +82,7 @@ def load_model_runner(
         kv_cache = KVCache(
             model.kv_cache_spec, num_blocks, options.block_size, options.num_cpu_blocks
         )
-    except (RuntimeError, ValueError) as error:  # too few blocks, or too many for the memory
+    except (MemoryError, ValueError) as error:  # too few blocks, or too many for the memory
         raise ModelError(f"the KV cache: {error}") from error
     return ModelRunner(model, kv_cache, options.max_model_len)
 

@@ -78,6 +78,11 @@ def test_too_small_a_cache(tmp_path: Path) -> None:
         load_model_runner(write_tiny_llama(tmp_path), LoadOptions(kv_cache_bytes=100))
 
 
+def test_too_large_a_cache(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="KV cache"):
+        load_model_runner(write_tiny_llama(tmp_path), LoadOptions(num_blocks=1 << 50))
+
+
 @pytest.mark.parametrize(
     ("saved", "loaded"),
     [("float32", torch.float32), ("float16", torch.bfloat16), ("bfloat16", torch.bfloat16)],
