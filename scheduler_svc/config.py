@@ -5,10 +5,11 @@ Knows nothing about how it is used. Invariant: frozen; read once, at start.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from scheduler_svc.core.engine_state import EngineConfig
 from scheduler_svc.core.scheduler_config import SchedulerConfig
+from scheduler_svc.core.three_queue.config import ThreeQueueConfig
 
 
 @dataclass(slots=True, frozen=True)
@@ -58,6 +59,17 @@ class SchedulerServiceConfig:
     watermark: float = field(
         default=0.0, metadata={"help": "share of the blocks that admission leaves free"}
     )
+    preemption_mode: str = field(
+        default="recompute",
+        metadata={"help": "recompute | swap (three_queue, to the executors' CPU blocks)"},
+    )
+    delay_factor: float = field(
+        default=0.0,
+        metadata={"help": "hold prompts back this many prompt steps' time (three_queue)"},
+    )
+    max_paddings: int | None = field(
+        default=None, metadata={"help": "most padding of a batch of prompts (three_queue)"}
+    )
     async_scheduling: bool = field(
         default=True, metadata={"help": "plan a step while the one before it runs"}
     )
@@ -86,29 +98,49 @@ class SchedulerServiceConfig:
         is_asked = self.preempt_for_admission or self.priority_aging_s
         if is_asked and self.policy == "three_queue":
             raise ValueError("three_queue has neither --preempt-for-admission nor ageing")
+        is_v0 = self.preemption_mode != "recompute" or self.max_paddings is not None
+        if self.policy == "unified" and (is_v0 or self.delay_factor):
+            raise ValueError("swap, --delay-factor and --max-paddings are three_queue's")
 
     def digest(self) -> str:
-        """Of what the claims about executors' memory depend on (PROTOCOL.md H32)."""
-        shaping = (self.policy, self.scheduling_policy, self.block_size, "blake2b-16")
+        """Of what the claims about executors' memory depend on (PROTOCOL.md H32).
+
+        Without chunks, three_queue knows no request that runs and has a part of its prompt to go.
+        """
+        policy = self.policy
+        if policy == "three_queue" and self.enable_chunked_prefill:
+            policy += " in chunks"
+        shaping = (policy, self.scheduling_policy, self.block_size, "blake2b-16")
         return "|".join(map(str, shaping))
 
     def engine_config(self) -> EngineConfig:
         return EngineConfig(
-            scheduler=SchedulerConfig(
-                block_size=self.block_size,
-                enable_prefix_caching=self.enable_prefix_caching,
-                max_num_seqs=self.max_num_seqs,
-                max_num_batched_tokens=self.max_num_batched_tokens,
-                max_model_len=self.max_model_len,
-                policy=self.scheduling_policy,
-                preempt_for_admission=self.preempt_for_admission,
-                priority_aging_ms=round(self.priority_aging_s * 1000),
-                enable_chunked_prefill=self.enable_chunked_prefill,
-                long_prefill_token_threshold=self.long_prefill_token_threshold,
-                watermark=self.watermark,
-                async_scheduling=self.async_scheduling,
-            ),
+            scheduler=self._scheduler_config(),
             depth=2 if self.async_scheduling else 1,
             max_queued_requests=self.max_queued_requests,
             finished_ttl_ms=int(self.finished_ttl_s * 1000),
+        )
+
+    def _scheduler_config(self) -> SchedulerConfig:
+        common = SchedulerConfig(
+            block_size=self.block_size,
+            enable_prefix_caching=self.enable_prefix_caching,
+            max_num_seqs=self.max_num_seqs,
+            max_num_batched_tokens=self.max_num_batched_tokens,
+            max_model_len=self.max_model_len,
+            policy=self.scheduling_policy,
+            preempt_for_admission=self.preempt_for_admission,
+            priority_aging_ms=round(self.priority_aging_s * 1000),
+            enable_chunked_prefill=self.enable_chunked_prefill,
+            long_prefill_token_threshold=self.long_prefill_token_threshold,
+            watermark=self.watermark,
+            async_scheduling=self.async_scheduling,
+        )
+        if self.policy != "three_queue":
+            return common
+        return replace(
+            ThreeQueueConfig.of(common),
+            preemption_mode=self.preemption_mode,
+            delay_factor=self.delay_factor,
+            max_paddings=self.max_paddings,
         )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from scheduler_svc.config import SchedulerServiceConfig
 from scheduler_svc.core.journal import Journal
 from scheduler_svc.core.request import QueueName
 from scheduler_svc.core.scheduler_config import SchedulerConfig
@@ -111,6 +113,26 @@ def test_a_common_configuration_gets_v0s_own_defaults() -> None:
     assert isinstance(fitted, ThreeQueueConfig)
     assert (fitted.num_gpu_blocks, fitted.num_cpu_blocks, fitted.max_model_len) == (9, 5, 32)
     assert (fitted.preemption_mode, fitted.num_lookahead_slots) == ("swap", 3)
+
+
+def test_the_services_flags_reach_the_policy() -> None:
+    service = SchedulerServiceConfig(
+        policy="three_queue", preemption_mode="swap", delay_factor=0.5, max_paddings=64
+    )
+    config = service.engine_config().scheduler
+    assert isinstance(config, ThreeQueueConfig)
+    assert config.swaps
+    assert (config.delay_factor, config.max_paddings) == (0.5, 64)
+    assert config.watermark == 0.01
+    assert service.digest() != replace(service, enable_chunked_prefill=False).digest()
+
+
+@pytest.mark.parametrize(
+    "fields", [{"preemption_mode": "swap"}, {"delay_factor": 1.0}, {"max_paddings": 0}]
+)
+def test_the_unified_policy_does_not_take_what_it_does_not_do(fields: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="three_queue"):
+        SchedulerServiceConfig(**fields)
 
 
 def test_the_policy_is_built_in_and_runs_one_step_at_a_time() -> None:
