@@ -218,8 +218,9 @@ class EngineCore:
         plan = lane.planned.pop(0).plan
         for request_id in plan.num_scheduled_tokens:
             request = state.requests.get(request_id)
-            if request is not None:
+            if request is not None and request.num_lane_losses:
                 request.num_lane_losses = 0
+                state.dirty_requests[request_id] = request
         outputs = lane.policy.update_from_output(plan, result, event.now_ms)
         lane.retired = plan.key
         state.dirty_lanes.add(lane.executor_id)

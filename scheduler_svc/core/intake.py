@@ -113,7 +113,7 @@ class Intake:
             del state.requests[request_id]
             state.dirty_requests.pop(request_id, None)
             for journal in state.journals.values():
-                journal.requests.pop(request_id, None)
+                journal.forget(request_id)
             state.expired.append(request_id)
         return []
 

@@ -15,7 +15,25 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Journal:
-    """Of one lane: its changed requests by id, its changed blocks by block id."""
+    """Of one lane: its changed requests by id, its changed blocks by block id.
+
+    `decoded` are those that a step has changed by progress and output tokens, and by nothing else:
+    nearly all, and told from the rest by three numbers.
+    """
 
     requests: dict[str, Request] = field(default_factory=dict[str, "Request"])
+    decoded: dict[str, Request] = field(default_factory=dict[str, "Request"])
     blocks: set[int] = field(default_factory=set[int])
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.decoded or self.requests or self.blocks)
+
+    def forget(self, request_id: str) -> None:
+        self.requests.pop(request_id, None)
+        self.decoded.pop(request_id, None)
+
+    def clear(self) -> None:
+        self.requests.clear()
+        self.decoded.clear()
+        self.blocks.clear()

@@ -101,6 +101,7 @@ class KVCacheManager:
                 return None
             blocks = self.pool.allocate(num_new)
             request.block_ids.extend([block.block_id for block in blocks])
+            self._journal.requests[request.request_id] = request
         self.register_full_blocks(request, min(end, len(request.all_token_ids)))
         return blocks
 

@@ -15,7 +15,12 @@ from typing import Any
 
 from scheduler_svc.core.engine_state import Codec
 from scheduler_svc.core.request import QueueName, Request
-from scheduler_svc.core.request_row import ROW_PART, stored_values, write_request_row
+from scheduler_svc.core.request_row import (
+    ROW_PART,
+    num_uncomputed_tokens,
+    stored_values,
+    write_request_row,
+)
 from scheduler_svc.core.rows import Delta, Key, Table
 
 QUEUE_TABLES = {
@@ -36,6 +41,9 @@ class RequestMark:
     num_tokens: int  # of prompt and output
     end_of_outputs: int = 0  # in bytes
     values: tuple[Any, ...] = ()
+    num_uncomputed: int = 0
+    num_in_flight: int = 0
+    num_placeholders: int = 0
     queue_key: Key | None = None
     queue_rank: int = 0
     table_key: Key | None = None
@@ -52,22 +60,38 @@ class RequestChanges:
 
     def add(self, delta: Delta, requests: Iterable[Request], rewritten: Collection[str]) -> None:
         """All that the store does not have of these; `rewritten`: their output is another."""
-        marks, writes = self._marks, delta.writes
         for request in requests:
-            mark = marks.get(request.request_id)
+            mark = self._marks.get(request.request_id)
             values = stored_values(request)
             if mark is None or mark.values != values or rewritten:
                 mark = self._add_changed(delta, request, values, rewritten)
-            num_new = len(request.all_token_ids) - mark.num_tokens
-            if num_new == 1:
-                token = request.all_token_ids[-1]
-                writes[mark.outputs_key] = (mark.end_of_outputs, _pack_one(token))
-                mark.num_tokens += 1
-                mark.end_of_outputs += BYTES_PER_TOKEN
-                if request.output_logprobs:
-                    self._add_logprobs(delta, request, len(request.output_logprobs) - 1)
-            elif num_new:
+            if len(request.all_token_ids) != mark.num_tokens:
                 self._add_outputs(delta, request, mark)
+
+    def add_decoded(self, delta: Delta, requests: Iterable[Request]) -> None:
+        """The same for requests that have progress and new tokens, and nothing else.
+
+        Where a token follows a token and a step follows a step, the token is all there is to store.
+        """
+        marks, writes = self._marks, delta.writes
+        others: list[Request] = []
+        for request in requests:
+            mark = marks[request.request_id]
+            num_tokens = len(request.all_token_ids)
+            num_placeholders = request.num_output_placeholders
+            if (
+                num_tokens != mark.num_tokens + 1
+                or num_placeholders != mark.num_placeholders
+                or request.num_in_flight_tokens != mark.num_in_flight
+                or num_tokens + num_placeholders - request.num_computed_tokens
+                != mark.num_uncomputed
+            ):
+                others.append(request)
+                continue
+            writes[mark.outputs_key] = (mark.end_of_outputs, _pack_one(request.all_token_ids[-1]))
+            mark.num_tokens = num_tokens
+            mark.end_of_outputs += BYTES_PER_TOKEN
+        self.add(delta, others, ())
 
     def forget(self, delta: Delta, request_id: str) -> None:
         mark = self._marks.pop(request_id, None)
@@ -97,6 +121,9 @@ class RequestChanges:
             row = write_request_row(request)
             delta.fields.setdefault(Key(Table.REQUESTS), {})[request_id] = row
         mark.values = values
+        mark.num_uncomputed = num_uncomputed_tokens(request)
+        mark.num_in_flight = request.num_in_flight_tokens
+        mark.num_placeholders = request.num_output_placeholders
         if request_id in rewritten:
             delta.dropped.append(mark.outputs_key)
             delta.dropped.append(Key(Table.LOGPROBS, request_id))

@@ -48,7 +48,7 @@ class Snapshot:
             or state.dirty_requests
             or state.dirty_lanes
             or state.expired
-            or any(journal.requests or journal.blocks for journal in state.journals.values())
+            or not all(journal.is_empty for journal in state.journals.values())
             or self._unplaced_ids() != self._stored_unplaced
             or self._engine_fields() != self._stored_engine
         )
@@ -58,12 +58,18 @@ class Snapshot:
         state, delta = self._state, Delta(dropped=self._discarded)
         self._discarded = []
         dirty = state.dirty_requests
+        decoded: dict[str, Request] = {}
         for executor_id, journal in state.journals.items():
-            if journal.requests or journal.blocks:
+            if not journal.is_empty:
                 state.dirty_lanes.add(executor_id)
             dirty.update(journal.requests)
+            decoded.update(journal.decoded)
             journal.requests.clear()
+            journal.decoded.clear()
+        for request_id in dirty:
+            decoded.pop(request_id, None)
         self._requests.add(delta, dirty.values(), state.rewritten)
+        self._requests.add_decoded(delta, decoded.values())
         dirty.clear()
         for request_id in state.expired:
             self._requests.forget(delta, request_id)
@@ -114,8 +120,7 @@ class Snapshot:
         state.dirty_requests.clear()
         state.dirty_lanes.clear()
         for journal in state.journals.values():
-            journal.requests.clear()
-            journal.blocks.clear()
+            journal.clear()
         unused = Delta()
         self._requests.add(unused, state.requests.values(), ())
         for lane in state.lanes.values():

@@ -86,25 +86,25 @@ class OutputPass:
     ) -> dict[str, Finish | None]:
         """`passed_over`: requests whose row is void, since what they read was not there."""
         requests, outputs = self._requests, dict[str, Finish | None]()
+        decoded, is_running = self._lane.journal.decoded, RequestStatus.RUNNING
         sampled, first_indices = result.sampled_token_ids, result.first_output_indices
         rows = dict(zip(result.request_ids, range(len(sampled)), strict=True))
         is_plain_step = not (
             plan.draft_token_ids or result.logprobs or passed_over or self._rules.processed
         )
-        answered: list[Request] = []
         for request_id, num_scheduled in plan.num_scheduled_tokens.items():
             request = requests.get(request_id)
             if request is None:
                 continue
-            answered.append(request)
             row = rows.get(request_id)
             if (
                 is_plain_step
                 and row is not None
-                and request.status is RequestStatus.RUNNING
+                and request.status is is_running
                 and not request.num_stale_output_tokens
             ):
                 request.num_in_flight_tokens -= num_scheduled
+                decoded[request_id] = request
                 finish = self._append_one(request, sampled[row], first_indices[row])
             else:
                 is_stale, is_void = self._settle(request, num_scheduled)
@@ -124,7 +124,6 @@ class OutputPass:
             outputs[request_id] = finish
             if finish is not None:
                 end(request, finish)
-        self._lane.journal.requests.update({r.request_id: r for r in answered})
         return outputs
 
     def _append_one(self, request: Request, tokens: list[int], first_index: int) -> Finish | None:

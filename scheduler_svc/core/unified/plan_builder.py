@@ -71,20 +71,23 @@ class PlanBuilder:
             admitted = {r.request_id: r for r in (*draft.new, *draft.resumed)}
             rest = list(counts)[len(scheduled) :]
             scheduled = [*scheduled, *[admitted[request_id] for request_id in rest]]
+        journal = self._lane.journal
         num_placeholders = 1 if self._is_async else 0
         for request, (request_id, num_tokens) in zip(scheduled, counts.items(), strict=True):
             computed = request.num_computed_tokens + num_tokens
             request.num_computed_tokens = computed
             request.num_in_flight_tokens += num_tokens
             num_known = len(request.all_token_ids) + request.num_output_placeholders
+            if (computed < num_known) is not request.is_prefill_chunk:
+                request.is_prefill_chunk = computed < num_known
+                journal.requests[request_id] = request
             if computed < num_known:
-                request.is_prefill_chunk = True
                 continue
-            request.is_prefill_chunk = False
             output_indices[request_id] = num_known - request.num_prompt_tokens
             request.num_output_placeholders += num_placeholders
-        self._lane.journal.requests.update(zip(counts, scheduled, strict=True))
+        journal.decoded.update(zip(counts, scheduled, strict=True))
         if self._rules.samples or (self._is_async and self._num_spec_tokens):
+            journal.requests.update(journal.decoded)
             self._after_sampling(draft, scheduled, output_indices)
 
     def _after_sampling(

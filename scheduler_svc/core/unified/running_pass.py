@@ -52,7 +52,7 @@ class RunningPass:
                 break
 
     def _serve_plain_decodes(self, draft: StepDraft) -> None:
-        """Serve what wants one token and needs no block, up to the first that is different.
+        """Serve what wants one token and has room for it, up to the first that is different.
 
         This is nearly all of a step, and the rest of this file in short: a slot for the token is
         there unless the computed tokens fill their blocks, no block becomes full unless the known
@@ -68,11 +68,12 @@ class RunningPass:
             computed = request.num_computed_tokens
             if (
                 num_known + request.num_output_placeholders - computed != 1
-                or not computed % block_size
-                or not num_known % block_size
                 or num_known >= near_model_len
                 or num_known >= request.max_total_tokens - 1
             ):
+                break
+            is_at_edge = not computed % block_size or not num_known % block_size
+            if is_at_edge and not self._grow(request, draft):
                 break
             counts[request.request_id] = 1
             served.append(request)
@@ -81,6 +82,18 @@ class RunningPass:
         self._cursor += num_served
         draft.token_budget -= num_served
         draft.input_budget -= num_served
+
+    def _grow(self, request: Request, draft: StepDraft) -> bool:
+        """Give a plain decode the block that it needs, or register what it has filled."""
+        num_registered = request.num_registered_blocks
+        blocks = self._kv.allocate_slots(request, 1)
+        if blocks is None:
+            return False
+        if request.num_registered_blocks != num_registered:
+            draft.registered_before[request.request_id] = num_registered
+        if blocks:
+            draft.new_blocks[request.request_id] = tuple([block.block_id for block in blocks])
+        return True
 
     def _may_run(self, request: Request, draft: StepDraft) -> bool:
         return all(may_run(request, draft) for may_run in self._rules.may_run)
