@@ -4,9 +4,9 @@ Knows nothing about queues or budgets. Invariant: a running request has a block 
 its table, and stands in `num_table_tokens`; a swapped one has them in `cpu_tables` instead of in
 `block_ids`. Its last sampled token comes into the table when it is scheduled next.
 
-Repairs what V0 does wrongly, unless `strict` (docs/decisions/v0-repairs.md): hashes of what no step has computed
-yet, a number of cached tokens that is not true any more, and requests that need a part of the
-watermark: given up half-way if they were recomputed, waiting for ever if they were swapped out.
+Repairs what V0 does wrongly, unless `strict` (docs/decisions/v0-repairs.md): hashes of what no step
+has computed yet, a number of cached tokens that is not true any more, and requests that need a part
+of the watermark: given up half-way if they were recomputed, waiting for ever if swapped out.
 """
 
 from __future__ import annotations
