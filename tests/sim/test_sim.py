@@ -16,6 +16,7 @@ SEEDS = int(os.environ.get("SEEDS", "500"))
 SEEDS_A_TEST = 20
 
 
+@pytest.mark.timeout(60)  # a chunk is a second's work; other work may be on the machine
 @pytest.mark.parametrize("first", range(0, SEEDS, SEEDS_A_TEST))
 def test_every_invariant_holds_in_every_history(first: int) -> None:
     for seed in range(first, min(first + SEEDS_A_TEST, SEEDS)):
