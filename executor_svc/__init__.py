@@ -1,10 +1,12 @@
 """The executor service: knows tensors, no text and no queue.
 
-Invariant: whatever imports a part of it has told OpenMP, before torch is loaded, that threads which
-wait for each other sleep. They spin otherwise, and where any other process needs a core a step of
-two threads takes ten times as long (docs/performance.md). OMP_WAIT_POLICY in the environment wins.
+Invariant: this runs before torch is imported, and OpenMP reads its settings only then. Its threads
+wait for each other hundreds of times in a step. By default they spin for many milliseconds while
+they wait, which stalls every step as soon as another service needs the core; asleep at once, they
+cost each small operation a wake-up. So they spin for a moment, then sleep.
 """
 
 import os
 
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+if "OMP_WAIT_POLICY" not in os.environ:
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
