@@ -14,7 +14,6 @@ from scheduler_svc.core.engine_core import EngineCore
 from scheduler_svc.core.events import Event, ModelOutputReceived, RequestAborted
 from scheduler_svc.core.lane import Lane, LaneStatus
 from scheduler_svc.core.rows import Commit, CommitId, Key, Rows, Table
-from scheduler_svc.core.unified.scheduler import UnifiedScheduler
 from scheduler_svc.sessions import GatewaySession, NewOutputs
 from scheduler_svc.store.memory_store import Meta
 from scheduler_svc.store.state_store import CommitAnswer, Outcome
@@ -166,7 +165,8 @@ class Checkers:
             raise Violation(f"I10: the store differs from the core: {difference(stored, rows)}")
         if rng.random() > RESTORE_SHARE:
             return
-        restored = EngineCore(self.cluster.settings.engine, WireCodec(), UnifiedScheduler)
+        settings = self.cluster.settings
+        restored = EngineCore(settings.engine, WireCodec(), settings.make_policy)
         restored.restore(stored)
         again = restored.rows()
         if again != stored:

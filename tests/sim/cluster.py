@@ -12,7 +12,7 @@ from scheduler_svc.core.events import GenerationEnded, PauseChanged, PauseState
 from tests.sim.checkers import Checkers
 from tests.sim.gateway import Client, GatewayProcess, unserved
 from tests.sim.scheduler import Leader, SchedulerProcess
-from tests.sim.settings import Settings, draw_settings
+from tests.sim.settings import Draw, Settings, draw_settings
 from tests.sim.simulated_redis import SimulatedRedis
 from tests.sim.token_kv_executor import ExecutorProcess, extend_chain
 from tests.sim.workloads import Workload
@@ -22,9 +22,9 @@ PATIENCE_MS = 12_000
 
 
 class Cluster:
-    def __init__(self, seed: int, *, is_verbose: bool = False) -> None:
+    def __init__(self, seed: int, *, is_verbose: bool = False, draw: Draw = draw_settings) -> None:
         self.world = World(seed, is_verbose=is_verbose)
-        self.settings: Settings = draw_settings(self.world.rng)
+        self.settings: Settings = draw(self.world.rng)
         settings = self.settings
         self.redis = SimulatedRedis(self.world)
         self.schedulers = [SchedulerProcess(self, f"s{i}") for i in range(settings.num_schedulers)]

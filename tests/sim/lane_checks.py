@@ -6,10 +6,13 @@ Knows nothing about events. Invariant: a check changes nothing.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from scheduler_svc.core.engine_state import EngineState
 from scheduler_svc.core.lane import Lane
+from scheduler_svc.core.policy import SchedulingPolicy
+from scheduler_svc.core.three_queue.scheduler import ThreeQueueScheduler
 from scheduler_svc.core.unified.scheduler import UnifiedScheduler
 from tests.sim.world import Violation
 
@@ -49,6 +52,8 @@ def check_counts(state: EngineState) -> None:
             in_flight.update(step.plan.num_scheduled_tokens)
         if isinstance(lane.policy, UnifiedScheduler):
             _check_references(lane, lane.policy, state)
+        elif isinstance(lane.policy, ThreeQueueScheduler):
+            _check_v0_references(lane, lane.policy, state)
     for request_id, request in state.requests.items():
         if request.num_in_flight_tokens != in_flight[request_id]:
             raise Violation(
@@ -84,6 +89,27 @@ def _check_references(lane: Lane, policy: UnifiedScheduler, state: EngineState) 
         raise Violation(f"I7: {len(policy.lane.running)} requests run")
 
 
+def _check_v0_references(lane: Lane, policy: ThreeQueueScheduler, state: EngineState) -> None:
+    """On both devices; who is swapped out has CPU blocks, and nobody else."""
+    tables = policy.lane.tables
+    own = [r for r in state.requests.values() if r.lane_id == lane.executor_id]
+    on_gpu = Counter(block_id for request in own for block_id in request.block_ids)
+    on_cpu = Counter(b for table in tables.cpu_tables.values() for b in table)
+    for pool, references in ((tables.gpu, on_gpu), (tables.cpu, on_cpu)):
+        free = set(pool.free_block_ids())
+        for block in pool.blocks:
+            if block.ref_cnt != references[block.block_id]:
+                raise Violation(
+                    f"I7: block {block.block_id} of {lane.executor_id} has {block.ref_cnt} "
+                    f"references, and stands in {references[block.block_id]} tables"
+                )
+            is_free = block.block_id in free or block.eviction is not None
+            if (block.ref_cnt == 0) != is_free:
+                raise Violation(f"I7: block {block.block_id} is free and in use, or neither")
+    if tables.cpu_tables.keys() != {request.request_id for request in policy.lane.swapped}:
+        raise Violation(f"I7: swapped out of {lane.executor_id}: {list(tables.cpu_tables)}")
+
+
 def _check_places(state: EngineState) -> None:
     """Who has not ended is in exactly one place."""
     places: Counter[str] = Counter(request.request_id for request in state.unplaced)
@@ -94,9 +120,25 @@ def _check_places(state: EngineState) -> None:
                 places[request.request_id] += 1
                 if request.lane_id != lane.executor_id:
                     raise Violation(f"I7: {request.request_id} is queued on another lane")
+        elif lane.policy is not None:
+            _count_by_queue_names(lane, lane.policy, state, places)
     for request_id, request in state.requests.items():
         if places[request_id] != (0 if request.is_finished else 1):
             raise Violation(f"I7: {request_id} ({request.status.name}) is in {places[request_id]}")
+
+
+def _count_by_queue_names(
+    lane: Lane, policy: SchedulingPolicy, state: EngineState, places: Counter[str]
+) -> None:
+    """Of a policy whose queues we do not know: what its requests say, and how many it has."""
+    queued = [
+        request.request_id
+        for request in state.requests.values()
+        if request.lane_id == lane.executor_id and request.queue is not None
+    ]
+    if len(queued) != policy.num_unfinished():
+        raise Violation(f"I7: {policy.num_unfinished()} unfinished, and {queued} are queued")
+    places.update(queued)
 
 
 def check_hashes(cluster: Cluster, state: EngineState) -> None:
@@ -113,9 +155,14 @@ def check_hashes(cluster: Cluster, state: EngineState) -> None:
             continue
         if executor.ledger.generation != lane.generation or executor.ledger.running_step:
             continue
-        assert isinstance(lane.policy, UnifiedScheduler)
-        for block in lane.policy.lane.kv.pool.blocks:
-            expected = chain_of.get(block.block_hash) if block.block_hash else None
-            start = block.block_id * size
+        for block_id, block_hash in _hashes(lane.policy):
+            expected = chain_of.get(block_hash)
+            start = block_id * size
             if expected and executor.kv.slots[start : start + size] != expected:
-                raise Violation(f"I6: block {block.block_id} is not what its hash says")
+                raise Violation(f"I6: block {block_id} is not what its hash says")
+
+
+def _hashes(policy: SchedulingPolicy | None) -> Iterable[tuple[int, bytes]]:
+    assert policy is not None
+    rows = policy.block_rows(policy.touched_block_ids())
+    return [(row.block_id, row.block_hash) for row in rows if row.block_hash is not None]

@@ -6,10 +6,14 @@ Knows nothing about what is simulated. `--describe SEED` prints all that happens
 from __future__ import annotations
 
 import argparse
+import random
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 
+from scheduler_svc.policies import load_policy
+from tests.sim.settings import Settings, draw_settings
 from tests.sim.simulation import Failure, describe, simulate
 
 
@@ -19,15 +23,21 @@ def main() -> int:
     parser.add_argument("--start", type=int, default=0)
     parser.add_argument("--keep-going", action="store_true", help="count failures by their kind")
     parser.add_argument("--describe", type=int, help="only this seed, with all its events")
+    parser.add_argument("--policy", default="unified", help="as the scheduler's --policy")
     args = parser.parse_args()
+    make_policy = load_policy(args.policy)
+
+    def draw(rng: random.Random) -> Settings:
+        return replace(draw_settings(rng), make_policy=make_policy)
+
     if args.describe is not None:
-        print(describe(args.describe, num_lines=10_000))
+        print(describe(args.describe, num_lines=10_000, draw=draw))
         return 0
     began, totals = time.perf_counter(), Counter[str]()
     failures: dict[str, list[int]] = {}
     for seed in range(args.start, args.start + args.seeds):
         try:
-            totals.update(simulate(seed))
+            totals.update(simulate(seed, draw=draw))
         except Failure as failure:
             if not args.keep_going:
                 print(failure)

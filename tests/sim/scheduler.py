@@ -30,7 +30,6 @@ from scheduler_svc.core.events import (
     Unknown,
 )
 from scheduler_svc.core.rows import Commit
-from scheduler_svc.core.unified.scheduler import UnifiedScheduler
 from scheduler_svc.lease import LeaseKeeper
 from scheduler_svc.sessions import GatewaySession, NewOutputs, SessionReady, Sessions, SignOfLife
 from scheduler_svc.store.state_store import Outcome, StateStore, StoreUnavailable
@@ -324,7 +323,8 @@ class SchedulerProcess:
             store, self.scheduler_id, self.scheduler_id, LEASE_TTL_MS / 1000, sleep=sleep
         )
         acquired, leader_id = await keeper.campaign()
-        core = EngineCore(self.cluster.settings.engine, WireCodec(), UnifiedScheduler)
+        settings = self.cluster.settings
+        core = EngineCore(settings.engine, WireCodec(), settings.make_policy)
         loaded = await self._load(store)
         if loaded.is_torn:
             self.world.note("what is loaded is torn, and discarded")

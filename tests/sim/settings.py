@@ -6,10 +6,12 @@ Knows nothing about events. Invariant: frozen; drawn from the world's own genera
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from scheduler_svc.core.engine_state import EngineConfig
+from scheduler_svc.core.engine_state import EngineConfig, MakePolicy
 from scheduler_svc.core.scheduler_config import SchedulerConfig
+from scheduler_svc.core.unified.scheduler import UnifiedScheduler
 
 LEASE_TTL_MS = 300
 TICK_MS = 100
@@ -29,6 +31,10 @@ class Settings:
     is_sampling_repeatable: bool
     may_lose_redis: bool
     vocab_size: int
+    make_policy: MakePolicy = UnifiedScheduler
+
+
+Draw = Callable[[random.Random], Settings]
 
 
 def draw_settings(rng: random.Random) -> Settings:

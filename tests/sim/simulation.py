@@ -16,6 +16,7 @@ from unittest import mock
 
 from tests.sim.cluster import PATIENCE_MS, Cluster
 from tests.sim.faults import Faults
+from tests.sim.settings import Draw, draw_settings
 from tests.sim.world import Violation
 
 logging.getLogger("segue.scheduler").setLevel(logging.CRITICAL)  # outages are the point here
@@ -46,21 +47,29 @@ class LeaderIds:
         return f"leader-{next(self._numbers)}"
 
 
-def simulate(seed: int, emphasis: Emphasis = Emphasis()) -> Counter[str]:
-    """Raises `Failure`; returns what was counted."""
-    cluster = Cluster(seed)
+def simulate(
+    seed: int, emphasis: Emphasis = Emphasis(), *, draw: Draw = draw_settings
+) -> Counter[str]:
+    """Raises `Failure`; returns what was counted. `draw` may choose another policy."""
+    cluster = Cluster(seed, draw=draw)
     try:
         _simulate(cluster, emphasis)
     except Exception as error:
-        raise Failure(describe(seed, emphasis)) from error
+        raise Failure(describe(seed, emphasis, draw=draw)) from error
     counts = cluster.checkers.counts
     counts["events"] += cluster.world.num_events
     return counts
 
 
-def describe(seed: int, emphasis: Emphasis = Emphasis(), num_lines: int = NUM_LINES) -> str:
+def describe(
+    seed: int,
+    emphasis: Emphasis = Emphasis(),
+    num_lines: int = NUM_LINES,
+    *,
+    draw: Draw = draw_settings,
+) -> str:
     """The same world once more, now with every message noted: its last events, and what failed."""
-    cluster = Cluster(seed, is_verbose=True)
+    cluster = Cluster(seed, is_verbose=True, draw=draw)
     try:
         _simulate(cluster, emphasis)
     except Exception:  # noqa: BLE001 - whatever it is, the seed is to be printed with it

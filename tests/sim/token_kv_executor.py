@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from executor_svc.step_ledger import LedgerRefused, ProtocolError, StepLedger
+from scheduler_svc.core.three_queue.scheduler import ThreeQueueScheduler
 from segue.types import (
     Capacity,
     ModelRunnerOutput,
@@ -67,18 +68,25 @@ Sample = Callable[[Row, int], int]
 class TokenKV:
     """The memory of one process: request table and KV slots, as one generation may use them."""
 
-    def __init__(self, num_blocks: int, block_size: int) -> None:
+    def __init__(
+        self, num_blocks: int, block_size: int, num_cpu_blocks: int = 0, first_block: int = 1
+    ) -> None:
         self._block_size = block_size
         self._num_blocks = num_blocks
+        self._first_block = first_block  # the null block is never a request's
+        self.cpu_slots = [0] * (num_cpu_blocks * block_size)
         self.table: dict[str, Row] = {}
         self.slots = [0] * (num_blocks * block_size)
 
     def reset(self) -> None:
         self.table = {}
         self.slots = [-1] * len(self.slots)
+        self.cpu_slots = [-1] * len(self.cpu_slots)
 
     def execute(self, plan: SchedulerOutput, sample: Sample) -> ModelRunnerOutput:
-        """All rows are written, then read (H21)."""
+        """Copies first, then all rows are written, then read (H21, H27)."""
+        self._copy(plan.swap_out, self.slots, self.cpu_slots)
+        self._copy(plan.swap_in, self.cpu_slots, self.slots)
         self._apply(plan)
         for request_id, num_tokens in plan.num_scheduled_tokens.items():
             self._write(request_id, num_tokens)
@@ -96,6 +104,12 @@ class TokenKV:
         return ModelRunnerOutput(
             plan.step_id, plan.generation, rows, indices, sampled, logprobs=logprobs
         )
+
+    def _copy(self, pairs: list[tuple[int, int]], source: list[int], target: list[int]) -> None:
+        size = self._block_size
+        copied = [(to * size, source[of * size : (of + 1) * size]) for of, to in pairs]
+        for start, slots in copied:
+            target[start : start + size] = slots
 
     def _apply(self, plan: SchedulerOutput) -> None:
         for request_id in (*plan.preempted_req_ids, *plan.finished_req_ids):
@@ -142,7 +156,7 @@ class TokenKV:
         extend_chain(row.chain, row.tokens, end)
         for position in range(start, end):
             block = row.blocks[position // size]
-            if not 0 < block < self._num_blocks:
+            if not self._first_block <= block < self._num_blocks:
                 raise Violation(f"I5: {request_id} has block {block}")
             self.slots[block * size + position % size] = row.chain[position]
         row.num_computed = end
@@ -191,8 +205,10 @@ class ExecutorProcess:
         self.life.on_death.append(self._on_death)
         self.incarnation_id = f"{self.world.now:013d}-{self.num_starts}"
         self.ledger = StepLedger()
-        block_size = self.cluster.settings.engine.scheduler.block_size
-        self.kv = TokenKV(self.num_blocks, block_size)
+        settings = self.cluster.settings
+        config = settings.engine.scheduler
+        first_block = 0 if settings.make_policy is ThreeQueueScheduler else 1
+        self.kv = TokenKV(self.num_blocks, config.block_size, config.num_cpu_blocks, first_block)
         self.stream: Stream | None = None
         self.world.note(f"{self.executor_id} starts as {self.incarnation_id}")
         self._heartbeat()
@@ -245,7 +261,8 @@ class ExecutorProcess:
         if self.stream is not None and self.stream is not stream:
             self.stream.cut()
         self.stream = stream
-        capacity = Capacity(self.num_blocks, self.cluster.settings.engine.scheduler.block_size)
+        config = self.cluster.settings.engine.scheduler
+        capacity = Capacity(self.num_blocks, config.block_size, config.num_cpu_blocks)
         stream.send(
             1,
             messages.ExecutorHelloAck(
