@@ -28,7 +28,7 @@ def served(
     print(running.log()[-20_000:])  # shown where the test failed
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)  # eleven restarts of a real model, on whatever machine
 async def test_kills_change_nothing(served: Served, rng: random.Random) -> None:
     """Ten of the scheduler, with nothing computed twice; then one of the executor."""
     asked = asks(8, max_tokens=200)
