@@ -95,7 +95,11 @@ class FreeBlockQueue:
         first = self._head.next
         assert first is not None
         assert first is not self._tail
-        self.remove(first)
+        second = first.next
+        assert second is not None
+        self._head.next, second.prev = second, self._head
+        first.prev = first.next = first.rank = None
+        self.num_free -= 1
         return first
 
     def in_order(self) -> Iterable[KVCacheBlock]:
@@ -144,14 +148,16 @@ class BlockPool:
     def allocate(self, num_blocks: int) -> list[KVCacheBlock]:
         """Pop blocks from the head of the free list; a cached one is evicted."""
         assert num_blocks <= self.free_queue.num_free
-        blocks = [self.free_queue.pop() for _ in range(num_blocks)]
-        for block in blocks:
-            if block.block_hash is not None:
-                self.unregister(block)
-            assert block.ref_cnt == 0
-            block.ref_cnt = 1
-            self._dirty.add(block.block_id)
-        return blocks
+        return [self.allocate_one() for _ in range(num_blocks)]
+
+    def allocate_one(self) -> KVCacheBlock:
+        block = self.free_queue.pop()
+        if block.block_hash is not None:
+            self.unregister(block)
+        assert block.ref_cnt == 0
+        block.ref_cnt = 1
+        self._dirty.add(block.block_id)
+        return block
 
     def register(self, block: KVCacheBlock, block_hash: bytes) -> None:
         """Make a full block hittable; its content is written by a step that is being planned."""

@@ -216,19 +216,14 @@ class EngineCore:
             return []
         assert lane.policy is not None
         plan = lane.planned.pop(0).plan
-        for request_id in plan.num_scheduled_tokens:
-            request = state.requests.get(request_id)
-            if request is not None and request.num_lane_losses:
-                request.num_lane_losses = 0
-                state.dirty_requests[request_id] = request
+        state.note_progress(plan.num_scheduled_tokens)
         outputs = lane.policy.update_from_output(plan, result, event.now_ms)
         lane.retired = plan.key
         state.dirty_lanes.add(lane.executor_id)
         state.counters.num_steps_finished += 1
-        for request_id, finish in outputs.items():
-            state.touched[request_id] = None
-            if finish is not None:
-                state.note_finish(state.requests[request_id])
+        state.touched.update(dict.fromkeys(outputs))
+        for request_id in [i for i, finish in outputs.items() if finish is not None]:
+            state.note_finish(state.requests[request_id])
         for request_id, error in result.row_errors.items():
             request = state.requests.get(request_id)
             if request is not None and not request.is_finished:

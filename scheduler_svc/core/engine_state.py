@@ -6,7 +6,7 @@ that has not ended is in exactly one place: a queue of its lane, or `unplaced`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -62,6 +62,7 @@ class EngineState:
     rewritten: set[str] = field(default_factory=set[str])  # their stored output is not a prefix
     expired: list[str] = field(default_factory=list[str])
     touched: dict[str, None] = field(default_factory=dict[str, None])
+    at_risk: set[str] = field(default_factory=set[str])  # all whose num_lane_losses is not 0
     counters: Counters = field(default_factory=Counters)
 
     def lane_of(self, request: Request) -> Lane | None:
@@ -160,6 +161,15 @@ class EngineState:
         self.counters.num_finished[reason] = self.counters.num_finished.get(reason, 0) + 1
         self.dirty_requests[request.request_id] = request
         self.touched[request.request_id] = None
+
+    def note_progress(self, request_ids: Collection[str]) -> None:
+        """These came through a step, so no lane is lost because of them."""
+        for request_id in self.at_risk.intersection(request_ids):
+            request = self.requests.get(request_id)
+            if request is not None:
+                request.num_lane_losses = 0
+                self.dirty_requests[request_id] = request
+            self.at_risk.discard(request_id)
 
     def num_queued(self) -> int:
         policies = (lane.policy for lane in self.lanes.values())

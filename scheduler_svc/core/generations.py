@@ -149,6 +149,7 @@ class Generations:
         state.counters.num_generations_ended += 1
         for request in suspects if blame else []:
             request.num_lane_losses += 1
+            state.at_risk.add(request.request_id)
             state.dirty_requests[request.request_id] = request
             if request.is_finished or request.num_lane_losses < state.config.max_lane_losses:
                 continue

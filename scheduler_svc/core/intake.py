@@ -112,6 +112,7 @@ class Intake:
                 continue
             del state.requests[request_id]
             state.dirty_requests.pop(request_id, None)
+            state.at_risk.discard(request_id)
             for journal in state.journals.values():
                 journal.forget(request_id)
             state.expired.append(request_id)

@@ -105,6 +105,15 @@ class KVCacheManager:
         self.register_full_blocks(request, min(end, len(request.all_token_ids)))
         return blocks
 
+    def append_block(self, request: Request) -> int | None:
+        """One block for a running request; None: no room."""
+        if not self.pool.num_free_blocks:
+            return None
+        block_id = self.pool.allocate_one().block_id
+        request.block_ids.append(block_id)
+        self._journal.requests[request.request_id] = request
+        return block_id
+
     def allocate_admission(
         self, request: Request, num_new_tokens: int, need: AdmissionNeed
     ) -> bool:

@@ -7,6 +7,8 @@ first place of the free list) has no row, so a generation that begins writes not
 from __future__ import annotations
 
 import json
+from dataclasses import astuple
+from functools import lru_cache
 from typing import Any
 
 from scheduler_svc.core.block_pool import BlockRow
@@ -17,29 +19,34 @@ _to_json = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def write_lane_row(lane: Lane) -> bytes:
-    capacity = lane.capacity
-    return _to_json(
-        {
-            "address": lane.address,
-            "status": lane.status.value,
-            "incarnation_id": lane.incarnation_id,
-            "generation": [lane.generation.epoch, lane.generation.number]
-            if lane.generation is not None
-            else None,
-            "capacity": [
-                capacity.num_blocks,
-                capacity.block_size,
-                capacity.num_cpu_blocks,
-                capacity.max_model_len,
-                capacity.vocab_size,
-            ]
-            if capacity is not None
-            else None,
-            "next_step_id": lane.next_step_id,
-            "retired": [lane.retired.step_id, lane.retired.epoch],
-            "policy": lane.policy.scalars() if lane.policy is not None else None,
-        }
+    head = _head(
+        lane.address, lane.status.value, lane.incarnation_id, lane.generation, lane.capacity
+    )
+    policy = _to_json(lane.policy.scalars()) if lane.policy is not None else "null"
+    retired = lane.retired
+    return (
+        f'{head},"next_step_id":{lane.next_step_id},'
+        f'"retired":[{retired.step_id},{retired.epoch}],"policy":{policy}}}'
     ).encode()
+
+
+@lru_cache(maxsize=64)
+def _head(
+    address: str,
+    status: str,
+    incarnation_id: str,
+    generation: Generation | None,
+    capacity: Capacity | None,
+) -> str:
+    """What a step leaves as it is: the row is written at each."""
+    value = {
+        "address": address,
+        "status": status,
+        "incarnation_id": incarnation_id,
+        "generation": generation and [generation.epoch, generation.number],
+        "capacity": capacity and list(astuple(capacity)),
+    }
+    return _to_json(value).removesuffix("}")
 
 
 def read_lane_row(executor_id: str, row: bytes) -> tuple[Lane, dict[str, Any] | None]:

@@ -10,6 +10,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, IntEnum
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Any
 
@@ -73,6 +74,12 @@ class QueueName(Enum):
     SWAPPED = "swapped"
 
 
+@lru_cache(maxsize=1024)
+def _stop_ids(eos_token_id: int | None, stop_token_ids: tuple[int, ...]) -> frozenset[int | None]:
+    """One set for all requests that end alike."""
+    return frozenset((eos_token_id, *stop_token_ids))
+
+
 class Request:
     """Fields by the scheduler's specification, section 1; `docs/state.md` names those stored."""
 
@@ -131,7 +138,7 @@ class Request:
         self.priority_key = (submission.priority, submission.arrival_unix_ms, self.request_id)
         params = submission.sampling_params
         self.max_total_tokens = self.num_prompt_tokens + params.max_tokens
-        self.stop_ids = frozenset((params.eos_token_id, *params.stop_token_ids))
+        self.stop_ids = _stop_ids(params.eos_token_id, params.stop_token_ids)
         self.status = RequestStatus.WAITING
         self.grammar_state = GrammarState.NONE
         if has_grammar:
@@ -198,7 +205,8 @@ class Request:
         for index in range(len(hashes), num_full):
             digest = blake2b(hashes[-1] if hashes else HASH_SEED, digest_size=16)
             digest.update(array("i", self.all_token_ids[index * size : (index + 1) * size]))
-            digest.update(self._hash_extra)
+            if self._hash_extra:
+                digest.update(self._hash_extra)
             if self.mm_items:
                 self._hash_items(digest, index * size)
             if index == 0:

@@ -63,8 +63,10 @@ class RequestChanges:
         for request in requests:
             mark = self._marks.get(request.request_id)
             values = stored_values(request)
-            if mark is None or mark.values != values or rewritten:
+            if mark is None or rewritten or mark.values != values:
                 mark = self._add_changed(delta, request, values, rewritten)
+            elif len(request.block_ids) != mark.num_table_blocks:
+                self._add_table(delta, request, mark)
             if len(request.all_token_ids) != mark.num_tokens:
                 self._add_outputs(delta, request, mark)
 
@@ -177,10 +179,10 @@ class RequestChanges:
             return
         if mark.table_key is not None and mark.table_key != table_key:
             delta.removed_fields.setdefault(mark.table_key, []).append(request.request_id)
-        if not has_grown:
-            mark.table, mark.table_text, mark.num_table_blocks = block_ids, "", 0
-        new = " ".join(map(str, block_ids[mark.num_table_blocks :]))
-        mark.table_text = f"{mark.table_text} {new}".strip()
+        if not has_grown or not mark.table_text:
+            mark.table, mark.table_text = block_ids, " ".join(map(str, block_ids))
+        else:
+            mark.table_text += "".join([f" {i}" for i in block_ids[mark.num_table_blocks :]])
         mark.num_table_blocks = len(block_ids)
         if table_key is not None:
             delta.fields.setdefault(table_key, {})[request.request_id] = mark.table_text.encode()

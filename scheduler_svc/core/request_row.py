@@ -15,7 +15,7 @@ from typing import Any
 from scheduler_svc.core.request import Request, RequestStatus
 from segue.types import Finish, FinishReason, Usage
 
-ROW_PART = slice(0, -4)  # of `stored_values`: what is in the row, and not where the request stands
+ROW_PART = slice(0, -3)  # of `stored_values`: what is in the row, and not where the request stands
 
 
 def num_uncomputed_tokens(request: Request) -> int:
@@ -27,7 +27,8 @@ def num_uncomputed_tokens(request: Request) -> int:
 def stored_values(request: Request) -> tuple[Any, ...]:
     """All that its row, its queue's and its block table's depend on: cheap to make and compare.
 
-    Lists stand here as they are: drafts are replaced, a block table is replaced or grows.
+    Lists stand here as they are: drafts are replaced; a block table is replaced, or it grows, which
+    does not show here.
     """
     return (
         request.status,
@@ -54,7 +55,6 @@ def stored_values(request: Request) -> tuple[Any, ...]:
         request.queue,
         request.queue_rank,
         request.block_ids,
-        len(request.block_ids),
     )
 
 

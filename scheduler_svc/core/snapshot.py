@@ -212,6 +212,8 @@ class Snapshot:
         tables = rows.hashes.get(Key(Table.LANE_TABLES, request.lane_id), {})
         request.block_ids = [int(block_id) for block_id in tables.get(request_id, b"").split()]
         self._state.requests[request_id] = request
+        if request.num_lane_losses:
+            self._state.at_risk.add(request_id)
 
     def _restore_lane(self, rows: Rows, executor_id: str, row: bytes) -> None:
         state = self._state

@@ -7,6 +7,7 @@ for it when its step was planned, which is the number of outputs the request has
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 
 from scheduler_svc.core.request import Request, RequestStatus
 from scheduler_svc.core.stop_check import check_stop, make_finish
@@ -15,6 +16,22 @@ from scheduler_svc.core.unified.lane_state import LaneState
 from segue.types import Finish, FinishReason, ModelRunnerOutput, SchedulerOutput, TokenLogprobs
 
 End = Callable[[Request, Finish], None]
+
+
+@dataclass(slots=True)
+class _Answer:
+    """One step and its result, while its rows are taken."""
+
+    plan: SchedulerOutput
+    result: ModelRunnerOutput
+    rows: dict[str, int]
+    passed_over: Collection[str]
+    outputs: dict[str, Finish | None]
+    end: End
+
+    @property
+    def is_unusual(self) -> bool:
+        return bool(self.plan.draft_token_ids or self.result.logprobs or self.passed_over)
 
 
 class OutputPass:
@@ -84,70 +101,82 @@ class OutputPass:
         passed_over: Collection[str],
         end: End,
     ) -> dict[str, Finish | None]:
-        """`passed_over`: requests whose row is void, since what they read was not there."""
-        requests, outputs = self._requests, dict[str, Finish | None]()
-        decoded, is_running = self._lane.journal.decoded, RequestStatus.RUNNING
+        """`passed_over`: requests whose row is void, since what they read was not there.
+
+        One token for a running request is nearly all of a step, and `_take_row` in short.
+        """
+        rows = dict(zip(result.request_ids, range(len(result.request_ids)), strict=True))
+        answer = _Answer(plan, result, rows, passed_over, {}, end)
+        is_unusual = answer.is_unusual or bool(self._rules.processed)
         sampled, first_indices = result.sampled_token_ids, result.first_output_indices
-        rows = dict(zip(result.request_ids, range(len(sampled)), strict=True))
-        is_plain_step = not (
-            plan.draft_token_ids or result.logprobs or passed_over or self._rules.processed
-        )
+        requests, outputs, decoded = self._requests, answer.outputs, self._lane.journal.decoded
+        running, num_placeholders = RequestStatus.RUNNING, 1 if self._is_async else 0
+        block_size, max_model_len = self._block_size, self._max_model_len
         for request_id, num_scheduled in plan.num_scheduled_tokens.items():
             request = requests.get(request_id)
             if request is None:
                 continue
             row = rows.get(request_id)
             if (
-                is_plain_step
-                and row is not None
-                and request.status is is_running
-                and not request.num_stale_output_tokens
+                row is None
+                or is_unusual
+                or request.status is not running
+                or request.num_stale_output_tokens
             ):
-                request.num_in_flight_tokens -= num_scheduled
-                decoded[request_id] = request
-                finish = self._append_one(request, sampled[row], first_indices[row])
-            else:
-                is_stale, is_void = self._settle(request, num_scheduled)
-                if is_void or request.is_finished or request_id in passed_over:
-                    continue
-                tokens = sampled[row] if row is not None else []
-                if not is_stale:
-                    num_drafts = len(plan.draft_token_ids.get(request_id, ()))
-                    self._take_back_rejected(request, num_drafts, len(tokens))
-                for processed in self._rules.processed:
-                    processed(request)
-                if row is None:
-                    continue
-                assert first_indices[row] == request.num_output_tokens
-                logprobs = result.logprobs.get(request_id, [])
-                finish = self._append(request, tokens, logprobs, is_stale=is_stale)
-            outputs[request_id] = finish
-            if finish is not None:
-                end(request, finish)
+                self._take_row(request, num_scheduled, row, answer)
+                continue
+            all_token_ids = request.all_token_ids
+            assert first_indices[row] == len(all_token_ids) - request.num_prompt_tokens
+            (token,) = sampled[row]
+            all_token_ids.append(token)
+            request.num_in_flight_tokens -= num_scheduled
+            request.num_output_placeholders -= num_placeholders
+            decoded[request_id] = request
+            num_tokens = len(all_token_ids)
+            if num_tokens % block_size < 2:
+                self._pass_block_edge(request, num_tokens)
+            outputs[request_id] = None
+            if (
+                token in request.stop_ids
+                or num_tokens >= request.max_total_tokens
+                or num_tokens >= max_model_len
+            ):
+                finish = check_stop(request, max_model_len)
+                if finish is not None:
+                    outputs[request_id] = finish
+                    end(request, finish)
         return outputs
 
-    def _append_one(self, request: Request, tokens: list[int], first_index: int) -> Finish | None:
-        """`_append` for one token of a running request without drafts: nearly all of a step."""
-        all_token_ids = request.all_token_ids
-        num_tokens = len(all_token_ids)
-        assert first_index == num_tokens - request.num_prompt_tokens
-        (token,) = tokens
-        all_token_ids.append(token)
-        num_tokens += 1
+    def _pass_block_edge(self, request: Request, num_tokens: int) -> None:
+        """A block has its last token, or the first behind it has come: its KV is there now."""
         if not num_tokens % self._block_size:
             request.update_block_hashes()
-        if self._is_async:
-            request.num_output_placeholders -= 1
+        elif self._is_async:
             num_known = request.num_computed_tokens - request.num_output_placeholders
-            if not num_known % self._block_size:
-                self._lane.kv.register_full_blocks(request, num_known)
-        if (
-            token in request.stop_ids
-            or num_tokens >= request.max_total_tokens
-            or num_tokens >= self._max_model_len
-        ):
-            return check_stop(request, self._max_model_len)
-        return None
+            assert num_known == num_tokens - 1
+            self._lane.kv.register_full_blocks(request, num_known)
+
+    def _take_row(
+        self, request: Request, num_scheduled: int, row: int | None, answer: _Answer
+    ) -> None:
+        request_id, plan, result = request.request_id, answer.plan, answer.result
+        is_stale, is_void = self._settle(request, num_scheduled)
+        if is_void or request.is_finished or request_id in answer.passed_over:
+            return
+        tokens = result.sampled_token_ids[row] if row is not None else []
+        if not is_stale:
+            num_drafts = len(plan.draft_token_ids.get(request_id, ()))
+            self._take_back_rejected(request, num_drafts, len(tokens))
+        for processed in self._rules.processed:
+            processed(request)
+        if row is None:
+            return
+        assert result.first_output_indices[row] == request.num_output_tokens
+        logprobs = result.logprobs.get(request_id, [])
+        finish = self._append(request, tokens, logprobs, is_stale=is_stale)
+        answer.outputs[request_id] = finish
+        if finish is not None:
+            answer.end(request, finish)
 
     def _append(
         self, request: Request, tokens: list[int], logprobs: list[TokenLogprobs], *, is_stale: bool

@@ -72,9 +72,10 @@ class RunningPass:
                 or num_known >= request.max_total_tokens - 1
             ):
                 break
-            is_at_edge = not computed % block_size or not num_known % block_size
-            if is_at_edge and not self._grow(request, draft):
+            if not computed % block_size and not self._append_block(request, draft):
                 break
+            if not num_known % block_size:
+                self._register(request, computed + 1, draft)
             counts[request.request_id] = 1
             served.append(request)
         draft.running += served
@@ -83,17 +84,21 @@ class RunningPass:
         draft.token_budget -= num_served
         draft.input_budget -= num_served
 
-    def _grow(self, request: Request, draft: StepDraft) -> bool:
-        """Give a plain decode the block that it needs, or register what it has filled."""
-        num_registered = request.num_registered_blocks
-        blocks = self._kv.allocate_slots(request, 1)
-        if blocks is None:
+    def _append_block(self, request: Request, draft: StepDraft) -> bool:
+        if len(request.block_ids) * self._config.block_size > request.num_computed_tokens:
+            return True  # a load that failed has left it more than it has computed
+        block_id = self._kv.append_block(request)
+        if block_id is None:
             return False
+        draft.new_blocks[request.request_id] = (block_id,)
+        return True
+
+    def _register(self, request: Request, end: int, draft: StepDraft) -> None:
+        """The known tokens fill a block, which the tokens computed up to `end` may be behind."""
+        num_registered = request.num_registered_blocks
+        self._kv.register_full_blocks(request, min(end, len(request.all_token_ids)))
         if request.num_registered_blocks != num_registered:
             draft.registered_before[request.request_id] = num_registered
-        if blocks:
-            draft.new_blocks[request.request_id] = tuple([block.block_id for block in blocks])
-        return True
 
     def _may_run(self, request: Request, draft: StepDraft) -> bool:
         return all(may_run(request, draft) for may_run in self._rules.may_run)
