@@ -169,7 +169,7 @@ class EngineCore:
         )
 
     def max_model_len(self) -> int:
-        """The longest that every open lane can serve."""
+        """The longest that any lane can serve."""
         return self._intake.max_model_len()
 
     def owner_of(self, request_id: str) -> str | None:

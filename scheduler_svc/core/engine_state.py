@@ -92,19 +92,20 @@ class EngineState:
             lane.policy.finish_request(request, finish, now_ms)
             self.dirty_lanes.add(lane.executor_id)
 
-    def place(self, request: Request) -> None:
+    def place(self, request: Request, now_ms: int) -> None:
         """Append a request to the lane that suits it, or keep it until there is one."""
         lane = choose_lane(request, self.lanes.values())
         self.dirty_requests[request.request_id] = request
         if lane is None:
             self.unplaced.append(request)
+            self._end_if_too_long(request, now_ms)
             return
         assert lane.policy is not None
         request.lane_id = lane.executor_id
         lane.policy.add_request(request)
         self.dirty_lanes.add(lane.executor_id)
 
-    def place_at_head(self, requests: list[Request]) -> None:
+    def place_at_head(self, requests: list[Request], now_ms: int) -> None:
         """Put requests that were served before in front, in this order."""
         chosen: dict[str, list[Request]] = {}
         homeless: list[Request] = []
@@ -123,13 +124,22 @@ class EngineState:
             assert policy is not None
             policy.prepend_requests(group)
             self.dirty_lanes.add(executor_id)
+        for request in homeless:
+            self._end_if_too_long(request, now_ms)
 
-    def place_unplaced(self) -> None:
+    def place_unplaced(self, now_ms: int) -> None:
         if not any(lane.status is LaneStatus.ACTIVE for lane in self.lanes.values()):
             return
         waiting, self.unplaced = self.unplaced, []
         for request in waiting:
-            self.place(request)
+            self.place(request, now_ms)
+
+    def _end_if_too_long(self, request: Request, now_ms: int) -> None:
+        """An unplaced request that no executor seen so far could hold would wait for ever."""
+        longest = max((lane.max_model_len for lane in self.lanes.values()), default=0)
+        if 0 < longest <= request.num_tokens:
+            message = f"it has {request.num_tokens} tokens; no executor holds more than {longest}"
+            self.end_request(request, FinishReason.ERROR, message, now_ms)
 
     def withdraw(self, request: Request) -> None:
         """Take a request that has not ended out of its place; its output in flight is dropped."""

@@ -18,7 +18,7 @@ from scheduler_svc.core.events import (
 )
 from scheduler_svc.core.lane import Lane, LaneStatus
 from scheduler_svc.core.request import Request
-from segue.types import Capacity, FinishReason, Generation, StepKey
+from segue.types import FinishReason, Generation, StepKey
 
 
 class Generations:
@@ -72,7 +72,7 @@ class Generations:
         self._end_generation(lane, event.now_ms, blame=True)
         lane.status = LaneStatus.LOST
         assert lane.policy is not None
-        self._state.place_at_head(lane.policy.take_all())
+        self._state.place_at_head(lane.policy.take_all(), event.now_ms)
         return []
 
     def end_all(self, now_ms: int) -> None:
@@ -90,7 +90,7 @@ class Generations:
         lane.status = LaneStatus.DRAINING
         self._state.dirty_lanes.add(lane.executor_id)
         lane.policy.preempt_all()
-        self._state.place_at_head(lane.policy.take_all())
+        self._state.place_at_head(lane.policy.take_all(), event.now_ms)
         return []
 
     def _refusal(self, lane: Lane, event: ExecutorConnected) -> str | None:
@@ -107,27 +107,27 @@ class Generations:
         state = self._state
         if lane.is_open:
             self._end_generation(lane, event.now_ms, blame=True)
-        self._fit_policy(lane, event.capacity)
         lane.status = LaneStatus.ACTIVE
+        self._fit_policy(lane, event)
         lane.incarnation_id = event.incarnation_id
         lane.generation = Generation(state.epoch, state.next_generation_number)
         state.next_generation_number += 1
         lane.retired = StepKey(lane.next_step_id - 1, 0)
         state.dirty_lanes.add(lane.executor_id)
         state.counters.num_generations += 1
-        state.place_unplaced()
+        state.place_unplaced(event.now_ms)
 
-    def _fit_policy(self, lane: Lane, capacity: Capacity) -> None:
-        """Give the lane a policy for this capacity, with the requests of the one it had."""
-        if lane.policy is not None and lane.capacity == capacity:
+    def _fit_policy(self, lane: Lane, event: ExecutorConnected) -> None:
+        """Give the lane a policy for its capacity; the requests that it had are placed again."""
+        if lane.policy is not None and lane.capacity == event.capacity:
             return
         waiting: list[Request] = []
         if lane.policy is not None:
             waiting = lane.policy.take_all()
             self._state.counters.num_tokens_recomputed += lane.policy.num_tokens_given_back()
-        lane.capacity = capacity
+        lane.capacity = event.capacity
         lane.policy = self._state.new_policy(lane)
-        lane.policy.prepend_requests(waiting)
+        self._state.place_at_head(waiting, event.now_ms)
 
     def _end_generation(self, lane: Lane, now_ms: int, *, blame: bool) -> None:
         """Cancel the steps in flight, preempt in order, forget the hashes (rule 4).

@@ -110,6 +110,8 @@ class Intake:
                 continue
             if request.num_in_flight_tokens > 0:  # a step that names it is still to be retired
                 continue
+            if request_id in state.touched:  # somebody who came back is still to be told
+                continue
             del state.requests[request_id]
             state.dirty_requests.pop(request_id, None)
             state.at_risk.discard(request_id)
@@ -123,44 +125,43 @@ class Intake:
     ) -> list[Reply] | None:
         """Why these are refused, if so. Rows delivered before never meet a full queue (H22)."""
         state = self._state
-        for submission in fresh:
-            rejected = self._invalid(gateway_id, submission)
-            if rejected is not None:
-                return [rejected]
+        refusals = [self._refusal_of(submission) for submission in fresh]
+        reason = next((refusal for refusal in refusals if refusal is not None), None)
         limit = state.config.max_queued_requests
-        if is_again or not fresh or state.num_queued() + len(fresh) <= limit:
+        if reason is None and not is_again and state.num_queued() + len(fresh) > limit:
+            reason = RejectCode.QUEUE_FULL, f"the queue is full ({limit} requests)"
+        if reason is None or not fresh:
             return None
-        message = f"the queue is full ({limit} requests)"
+        code, message = reason
+        retry_after_ms = RETRY_AFTER_MS if code is RejectCode.QUEUE_FULL else 0
         return [
-            Rejected(gateway_id, s.request_id, RejectCode.QUEUE_FULL, message, RETRY_AFTER_MS)
-            for s in fresh
+            Rejected(gateway_id, submission.request_id, code, message, retry_after_ms)
+            for submission in fresh
         ]
 
-    def _invalid(self, gateway_id: str, submission: Submission) -> Rejected | None:
+    def _refusal_of(self, submission: Submission) -> tuple[RejectCode, str] | None:
+        """Why this one can never be served."""
         num_prompt = len(submission.prompt_token_ids)
         limit = self.max_model_len()
-        code = RejectCode.INVALID
         if num_prompt == 0:
-            message = "the prompt is empty"
-        elif submission.sampling_params.max_tokens < 1:
-            message = "max_tokens must be at least 1"
-        elif submission.adapter:
-            code, message = RejectCode.UNSUPPORTED, "no executor can load adapters yet"
-        elif num_prompt >= limit:
-            code = RejectCode.TOO_LONG
+            return RejectCode.INVALID, "the prompt is empty"
+        if submission.sampling_params.max_tokens < 1:
+            return RejectCode.INVALID, "max_tokens must be at least 1"
+        if submission.adapter:
+            return RejectCode.UNSUPPORTED, "no executor can load adapters yet"
+        if num_prompt >= limit:
             message = f"the prompt has {num_prompt} tokens; at most {limit - 1} can be served"
-        else:
-            return None
-        return Rejected(gateway_id, submission.request_id, code, message)
+            return RejectCode.TOO_LONG, message
+        return None
 
     def max_model_len(self) -> int:
-        """The longest that every open lane can serve."""
+        """The longest that any lane can serve."""
         config = self._state.config.scheduler
         lanes = [lane for lane in self._state.lanes.values() if lane.capacity is not None]
         lengths = [
             config.for_capacity(lane.capacity).max_model_len for lane in lanes if lane.capacity
         ]
-        return min(lengths, default=config.max_model_len)
+        return max(lengths, default=config.max_model_len)
 
     def _accept(
         self, gateway_id: str, submission: Submission, rows: Attachment, now_ms: int
@@ -173,7 +174,7 @@ class Intake:
             request.set_output(rows.delivered_token_ids, rows.delivered_logprobs)
             if self._stops(request, now_ms):
                 return
-        state.place(request)
+        state.place(request, now_ms)
 
     def _attach(
         self, gateway_id: str, rows: Attachment, now_ms: int, *, is_new: bool
@@ -208,7 +209,7 @@ class Intake:
         request.status = RequestStatus.PREEMPTED
         state.rewritten.add(request.request_id)
         if not self._stops(request, now_ms):
-            state.place_at_head([request])
+            state.place_at_head([request], now_ms)
 
     def _stops(self, request: Request, now_ms: int) -> bool:
         """Apply the stop conditions to output that was delivered; true if it is complete."""

@@ -49,6 +49,11 @@ class Lane:
     def is_open(self) -> bool:
         return self.status is not LaneStatus.LOST
 
+    @property
+    def max_model_len(self) -> int:
+        """How long a request can get here; 0 while its executor was never seen."""
+        return self.policy.config.max_model_len if self.policy is not None else 0
+
     def holds_what_it_claims(self, hello: ExecutorConnected) -> bool:
         """Whether the executor's memory is what the tables say (PROTOCOL.md section 5, "same").
 

@@ -1,7 +1,7 @@
 """Which lane a request goes to: where its prefix is cached, else where least is to be done.
 
 Knows nothing about connections or load averages: placement is a function of committed state, so
-that a restart places the same way. Invariant: with one open lane, placement is the identity.
+that a restart places the same way. Invariant: no lane gets a request that is too long for it.
 """
 
 from __future__ import annotations
@@ -13,11 +13,19 @@ from scheduler_svc.core.request import Request
 
 
 def choose_lane(request: Request, lanes: Iterable[Lane]) -> Lane | None:
-    """The active lane with the longest cached prefix; among equals the least loaded, then by id."""
+    """The active lane with the longest cached prefix; among equals the least loaded, then by id.
+
+    Only those that can serve it to its end are asked, or as far as the largest of them can.
+    """
+    lanes = [lane for lane in lanes if lane.status is LaneStatus.ACTIVE]
+    longest = max((lane.max_model_len for lane in lanes), default=0)
+    if longest <= request.num_tokens:
+        return None
+    most = request.num_prompt_tokens + request.submission.sampling_params.max_tokens
     best: Lane | None = None
     best_rank: tuple[int, int, str] | None = None
     for lane in lanes:
-        if lane.status is not LaneStatus.ACTIVE:
+        if lane.max_model_len < min(most, longest):
             continue
         assert lane.policy is not None
         hit = lane.policy.num_cached_prefix_tokens(request)

@@ -7,7 +7,7 @@ another, are `full_rows()`; and restoring those gives a core whose `full_rows()`
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Collection
 
 from scheduler_svc.core.engine_state import Codec, EngineState
 from scheduler_svc.core.events import PauseState
@@ -171,13 +171,15 @@ class Snapshot:
             delta.fields[key] = new
         self._stored_steps[lane.executor_id] = set(planned)
 
-    def _add_blocks(self, delta: Delta, lane: Lane, block_ids: Iterable[int]) -> None:
+    def _add_blocks(self, delta: Delta, lane: Lane, block_ids: Collection[int]) -> None:
         assert lane.policy is not None
+        assert lane.capacity is not None
+        num_blocks = lane.capacity.num_blocks
         rows: dict[str, bytes] = {}
         free: dict[str, int] = {}
-        as_new: list[str] = []
+        as_new = [str(block_id) for block_id in block_ids if block_id >= num_blocks]  # no more
         not_free: list[str] = []
-        for block in lane.policy.block_rows(block_ids):
+        for block in lane.policy.block_rows([b for b in block_ids if b < num_blocks]):
             name = str(block.block_id)
             if block.is_as_new:
                 as_new.append(name)
