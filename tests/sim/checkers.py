@@ -21,7 +21,7 @@ from segue.types import Finish, FinishReason, Generation, SchedulerOutput
 from segue.wire import WireCodec
 from tests.sim.gateway import Client
 from tests.sim.lane_checks import check_counts, check_hashes, check_window
-from tests.sim.settings import LEASE_TTL_MS
+from tests.sim.settings import LEASE_TTL_MS, SHORT_FINISHED_TTL_MS
 from tests.sim.text_checks import check_text
 from tests.sim.world import Life, Violation
 
@@ -277,7 +277,8 @@ class Checkers:
 
     def on_client_error(self, client: Client, error: str) -> None:
         """A client that came back can be told so only where Redis lost something."""
-        if self.cluster.redis.num_losses == 0:
+        is_short = self.cluster.settings.engine.finished_ttl_ms == SHORT_FINISHED_TTL_MS
+        if self.cluster.redis.num_losses == 0 and not (is_short and error == "unknown"):
             raise Violation(f"I8: {client.request_id} came back and got: {error}")
 
     def on_finish(self, client: Client, finish: Finish) -> None:
@@ -290,6 +291,8 @@ class Checkers:
         check_text(client, finish, self.cluster.settings)
 
     def _check_losses(self, client: Client, finish: Finish) -> None:
+        if "no executor holds more than" in finish.message:  # one with fewer blocks came first
+            return
         limit = self.cluster.settings.engine.max_lane_losses
         if self.counts["generations ended"] < limit:
             raise Violation(f"I12: {client.request_id} ended with an error: {finish.message}")

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from scheduler_svc.core.events import Accepted, Detached, Rejected, Unknown
+from scheduler_svc.core.events import Accepted, Detached, RejectCode, Rejected, Unknown
 from scheduler_svc.sessions import NewOutputs, SessionReady
 from segue.types import Attachment, Finish, RequestOutput, Submission, TokenLogprobs
 from tests.sim import messages
@@ -222,7 +222,7 @@ class GatewayProcess:
                 self._detached(entry)
             case Rejected():
                 del self.entries[message.request_id]
-                if entry.was_accepted:
+                if entry.was_accepted and message.code is not RejectCode.TOO_LONG:
                     raise Violation(f"I12: {message} though it was accepted before")
                 entry.client.is_rejected = True
 

@@ -191,7 +191,7 @@ def adoption_keeps_kv(patch: pytest.MonkeyPatch) -> None:
         state = self._state
         if request.is_finished:
             request.revive()
-            state.place_at_head([request])
+            state.place_at_head([request], now_ms)
         request.set_output(rows.delivered_token_ids, rows.delivered_logprobs)
         state.rewritten.add(request.request_id)
         state.dirty_requests[request.request_id] = request

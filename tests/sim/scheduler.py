@@ -208,7 +208,10 @@ class Leader:
         stream.send(1, message)
 
     def _post_tick(self) -> None:
-        self._last_tick_at = now = self.world.now
+        now = self.world.now
+        if now - self._last_tick_at > LEASE_TTL_MS:
+            self._absent_since.clear()  # this process did not run: that was nobody's absence (H19)
+        self._last_tick_at = now
         self.post(Envelope(Tick(now)))
         self.links.post_losses()
         absent = self.core.owners() - self.sessions.gateway_ids()

@@ -12,13 +12,15 @@ from dataclasses import dataclass
 from scheduler_svc.core.engine_state import EngineConfig, MakePolicy
 from scheduler_svc.core.scheduler_config import SchedulerConfig
 from scheduler_svc.core.unified.scheduler import UnifiedScheduler
+from segue.types import Capacity
 
 LEASE_TTL_MS = 300
 TICK_MS = 100
 EXECUTOR_GRACE_MS = 500
 STEP_TIMEOUT_MS = 900
 ORPHAN_TIMEOUT_MS = 900
-FINISHED_TTL_MS = 1500
+FINISHED_TTL_MS = 8000  # longer than most worlds; in some, short enough to see it end
+SHORT_FINISHED_TTL_MS = 1200
 
 
 @dataclass(slots=True, frozen=True)
@@ -32,6 +34,12 @@ class Settings:
     may_lose_redis: bool
     vocab_size: int
     make_policy: MakePolicy = UnifiedScheduler
+
+    def model_lens(self) -> list[int]:
+        """How long a request can get, on each executor."""
+        config = self.engine.scheduler
+        capacities = [Capacity(blocks, config.block_size) for blocks in self.num_blocks]
+        return [config.for_capacity(capacity).max_model_len for capacity in capacities]
 
 
 Draw = Callable[[random.Random], Settings]
@@ -60,13 +68,13 @@ def draw_settings(rng: random.Random) -> Settings:
             scheduler,
             depth=2 if scheduler.async_scheduling else 1,
             max_queued_requests=rng.choice((1000, 1000, 6)),
-            finished_ttl_ms=FINISHED_TTL_MS,
+            finished_ttl_ms=rng.choice((FINISHED_TTL_MS, SHORT_FINISHED_TTL_MS)),
             max_lane_losses=rng.choice((1000, 1000, 3)),
         ),
         num_executors=num_executors,
         num_gateways=rng.choice((1, 2)),
         num_schedulers=rng.choice((1, 2, 2)),
-        num_blocks=(num_blocks,) * num_executors,
+        num_blocks=tuple(num_blocks + rng.choice((0, 0, 0, -3, 5)) for _ in range(num_executors)),
         is_sampling_repeatable=rng.random() < 0.5,
         may_lose_redis=rng.random() < 0.5,
         vocab_size=rng.choice((4, 16, 40)),
