@@ -52,12 +52,12 @@ async def lead(
     if loaded.is_torn:
         log.error("redis holds a commit that was begun and never done: all state is discarded")
         core.discard(loaded.rows)
-    else:
+    elif loaded.config_digest in ("", config.digest()):
         core.restore(loaded.rows)
-    core.lead(acquired.epoch, leader_id, loaded.last_commit)
-    if loaded.config_digest not in ("", config.digest()):
+    else:
         log.warning("configuration changed: %s, was %s", config.digest(), loaded.config_digest)
-        core.end_generations(time.time_ns() // 1_000_000)
+        core.restore_requests(loaded.rows)
+    core.lead(acquired.epoch, leader_id, loaded.last_commit)
     executors = Executors(config)
     loop = EngineLoop(core, store, sessions, executors, config)
     executors.start(core, lambda event: loop.post(Envelope(event)), loop.report_higher_epoch)

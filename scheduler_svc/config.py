@@ -6,10 +6,13 @@ Knows nothing about how it is used. Invariant: frozen; read once, at start.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 
 from scheduler_svc.core.engine_state import EngineConfig
 from scheduler_svc.core.scheduler_config import SchedulerConfig
 from scheduler_svc.core.three_queue.config import ThreeQueueConfig
+
+HASH_ALGORITHM = "blake2b-16"  # of blocks
 
 
 @dataclass(slots=True, frozen=True)
@@ -103,15 +106,13 @@ class SchedulerServiceConfig:
             raise ValueError("swap, --delay-factor and --max-paddings are three_queue's")
 
     def digest(self) -> str:
-        """Of what the claims about executors' memory depend on (PROTOCOL.md H32).
+        """Of all that shapes the state of a lane (PROTOCOL.md H32): a change ends the generations.
 
-        Without chunks, three_queue knows no request that runs and has a part of its prompt to go.
+        Steps in flight, running requests and block tables were made under the old rules; few of
+        these could be kept under others, and none is worth a rule of its own.
         """
-        policy = self.policy
-        if policy == "three_queue" and self.enable_chunked_prefill:
-            policy += " in chunks"
-        shaping = (policy, self.scheduling_policy, self.block_size, "blake2b-16")
-        return "|".join(map(str, shaping))
+        shaping = f"{self.policy} {self._scheduler_config()} {HASH_ALGORITHM}"
+        return f"{self.policy}-{blake2b(shaping.encode(), digest_size=8).hexdigest()}"
 
     def engine_config(self) -> EngineConfig:
         return EngineConfig(

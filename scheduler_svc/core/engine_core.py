@@ -73,9 +73,10 @@ class EngineCore:
         """Take over the state that an earlier leader left. Called once, before any event."""
         self._snapshot.restore(rows)
 
-    def end_generations(self, now_ms: int) -> None:
-        """The configuration is another than the one that the rows were made under."""
-        self._generations.end_all(now_ms)
+    def restore_requests(self, rows: Rows) -> None:
+        """Like `restore`, of rows that were made under another configuration: nothing that they
+        claim about executors' memory holds, so every lane gets a new generation (H32)."""
+        self._snapshot.restore_requests(rows)
 
     def discard(self, rows: Rows) -> None:
         """The rows are a mixture of two commits: the first commit removes them."""

@@ -75,12 +75,6 @@ class Generations:
         self._state.place_at_head(lane.policy.take_all(), event.now_ms)
         return []
 
-    def end_all(self, now_ms: int) -> None:
-        """Nothing that is claimed holds under another configuration (H32); requests stay."""
-        for lane in self._state.lanes.values():
-            if lane.generation is not None and lane.is_open:
-                self.end(GenerationEnded(lane.executor_id, lane.generation, "config", now_ms))
-
     def drain(self, event: LaneDrained) -> list[Reply]:
         """Output in flight of the requests that move is still taken, from here (H28)."""
         lane = self._state.lanes.get(event.executor_id)

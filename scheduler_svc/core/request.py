@@ -245,6 +245,21 @@ class Request:
         self.is_prefill_chunk = False
         self.drop_output_in_flight()
 
+    def without_lane(self) -> Request:
+        """The same request as if no lane had ever had it; its output and its end stay."""
+        fresh = Request(self.submission, block_size=self._block_size)
+        fresh.set_output(self.output_token_ids, self.output_logprobs)
+        fresh.owner = self.owner
+        fresh.finish, fresh.finished_at_ms = self.finish, self.finished_at_ms
+        fresh.num_cached_tokens = self.num_cached_tokens
+        fresh.num_preemptions = self.num_preemptions
+        fresh.num_lane_losses = self.num_lane_losses
+        if self.is_finished:
+            fresh.status = self.status
+        elif self.status is not RequestStatus.WAITING:
+            fresh.status = RequestStatus.PREEMPTED
+        return fresh
+
     def drop_output_in_flight(self) -> None:
         """What was planned for it is dropped when it comes, from whatever lane."""
         self.num_stale_output_tokens = self.num_in_flight_tokens

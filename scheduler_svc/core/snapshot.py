@@ -24,6 +24,8 @@ from scheduler_svc.core.request_changes import QUEUE_TABLES, RequestChanges
 from scheduler_svc.core.request_row import read_request_row
 from scheduler_svc.core.rows import Delta, Key, Rows, Table
 
+IN_SERVICE = (Table.LANE_RUNNING, Table.LANE_SWAPPED, Table.LANE_HOLDING)
+
 
 class Snapshot:
     """Keeps what the store has, so that a delta holds only what changed."""
@@ -99,6 +101,43 @@ class Snapshot:
     def restore(self, rows: Rows) -> None:
         """Fill an empty state from rows."""
         state = self._state
+        engine = self._restore_engine_and_requests(rows)
+        for executor_id, row in rows.hashes.get(Key(Table.LANES), {}).items():
+            self._restore_lane(rows, executor_id, row)
+        state.unplaced = self._in_order(rows, Key(Table.UNPLACED))
+        self._mark_all_stored()
+        self._stored_engine = dict(engine)  # an empty store has no such row yet
+
+    def restore_requests(self, rows: Rows) -> None:
+        """Of rows that were made under another configuration: requests, and where executors are.
+
+        The next delta drops all else, so that no policy reads what another one wrote.
+        """
+        state = self._state
+        self._restore_engine_and_requests(rows)
+        for request_id, request in state.requests.items():
+            state.requests[request_id] = request.without_lane()
+        for executor_id, row in sorted(rows.hashes.get(Key(Table.LANES), {}).items()):
+            lane, _ = read_lane_row(executor_id, row)
+            state.lanes[executor_id] = Lane(
+                executor_id,
+                lane.address,
+                incarnation_id=lane.incarnation_id,
+                next_step_id=lane.next_step_id,
+            )
+            for table in (*IN_SERVICE, Table.LANE_WAITING):
+                state.unplaced += self._in_order(rows, Key(table, executor_id))
+        state.unplaced += self._in_order(rows, Key(Table.UNPLACED))
+        state.dirty_requests.update(state.requests)
+        state.dirty_lanes.update(state.lanes)
+        self.discard(rows)
+
+    def _in_order(self, rows: Rows, key: Key) -> list[Request]:
+        ranks = rows.ranks.get(key, {})
+        return [self._state.requests[i] for i in sorted(ranks, key=ranks.__getitem__)]
+
+    def _restore_engine_and_requests(self, rows: Rows) -> dict[str, bytes]:
+        state = self._state
         assert not state.requests
         assert not state.lanes
         engine = rows.hashes.get(Key(Table.ENGINE), {})
@@ -108,12 +147,7 @@ class Snapshot:
         submissions = rows.hashes.get(Key(Table.SUBMISSIONS), {})
         for request_id, row in rows.hashes.get(Key(Table.REQUESTS), {}).items():
             self._restore_request(rows, submissions[request_id], request_id, row)
-        for executor_id, row in rows.hashes.get(Key(Table.LANES), {}).items():
-            self._restore_lane(rows, executor_id, row)
-        unplaced = rows.ranks.get(Key(Table.UNPLACED), {})
-        state.unplaced = [state.requests[i] for i in sorted(unplaced, key=unplaced.__getitem__)]
-        self._mark_all_stored()
-        self._stored_engine = dict(engine)  # an empty store has no such row yet
+        return engine
 
     def _mark_all_stored(self) -> None:
         state = self._state

@@ -124,7 +124,7 @@ def test_the_services_flags_reach_the_policy() -> None:
     assert config.swaps
     assert (config.delay_factor, config.max_paddings) == (0.5, 64)
     assert config.watermark == 0.01
-    assert service.digest() != replace(service, enable_chunked_prefill=False).digest()
+    assert service.digest() != replace(service, watermark=0.5).digest()
 
 
 @pytest.mark.parametrize(
