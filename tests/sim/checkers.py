@@ -74,6 +74,10 @@ class Checkers:
             raise Violation(f"I11: lane {lane.executor_id} is given up without reason: {cause}")
         self._causes.add((lane.executor_id, lane.generation))
 
+    def note_config_change(self) -> None:
+        """No lane of this configuration was seen yet."""
+        self._lanes.clear()
+
     def note_lane_condemned(self, lane: Lane) -> None:
         self._causes.add((lane.executor_id, lane.generation))
 
@@ -131,7 +135,7 @@ class Checkers:
         leader = self.cluster.leader_called(commit.id.leader_id)
         if leader is None or leader.last_commit is not commit:
             return
-        self._check_rows(leader.core)
+        self._check_rows(leader)
         if answer.outcome is Outcome.APPLIED:
             self._check_frugal(leader)
 
@@ -154,18 +158,18 @@ class Checkers:
                 assert plan.step_id == int(step_id)
                 self._bodies.setdefault((key.owner, plan.generation, plan.step_id), set()).add(body)
 
-    def _check_rows(self, core: EngineCore) -> None:
+    def _check_rows(self, leader: Leader) -> None:
         """I10: what the store holds is the core's state, and restoring it gives the same."""
         rng = self.world.check_rng
         if rng.random() > ROWS_SHARE:
             return
         stored = self.cluster.redis.state.all_rows()
-        rows = core.rows()
+        rows = leader.core.rows()
         if stored != rows:
             raise Violation(f"I10: the store differs from the core: {difference(stored, rows)}")
         if rng.random() > RESTORE_SHARE:
             return
-        settings = self.cluster.settings
+        settings = leader.process.settings
         restored = EngineCore(settings.engine, WireCodec(), settings.make_policy)
         restored.restore(stored)
         again = restored.rows()
@@ -288,7 +292,7 @@ class Checkers:
             raise Violation(f"I12: {request_id} was aborted: {finish.message}")
         if finish.reason is FinishReason.ERROR and request_id not in self._row_errors:
             self._check_losses(client, finish)
-        check_text(client, finish, self.cluster.settings)
+        check_text(client, finish, self.cluster.settings, self.cluster.model_lens)
 
     def _check_losses(self, client: Client, finish: Finish) -> None:
         if "no executor holds more than" in finish.message:  # one with fewer blocks came first

@@ -26,6 +26,7 @@ class Cluster:
         self.world = World(seed, is_verbose=is_verbose)
         self.settings: Settings = draw(self.world.rng)
         settings = self.settings
+        self.model_lens = settings.model_lens()  # of every configuration that there was
         self.redis = SimulatedRedis(self.world)
         self.schedulers = [SchedulerProcess(self, f"s{i}") for i in range(settings.num_schedulers)]
         self.executors = [
@@ -42,6 +43,11 @@ class Cluster:
     def start(self) -> None:
         for process in (*self.schedulers, *self.executors, *self.gateways):
             process.start()
+
+    def change_settings(self, settings: Settings) -> None:
+        """What is started from now on is started with these."""
+        self.settings = settings
+        self.model_lens += settings.model_lens()
 
     # Who is where
 

@@ -7,10 +7,16 @@ each one's lasting effect is undone by `Cluster.heal`.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from scheduler_svc.core.events import LaneDrained, PauseChanged, PauseState, PrefixCacheReset
+from scheduler_svc.core.scheduler_config import SchedulerConfig
+from scheduler_svc.core.three_queue.config import ThreeQueueConfig
+from scheduler_svc.core.three_queue.scheduler import ThreeQueueScheduler
+from scheduler_svc.core.unified.scheduler import UnifiedScheduler
 from tests.sim.gateway import GatewayProcess
+from tests.sim.settings import Settings
 from tests.sim.token_kv_executor import ExecutorProcess
 from tests.sim.world import Life
 
@@ -70,6 +76,8 @@ class Faults:
             self.reset_prefix_cache,
             self.give_up_lane,
             self.drain,
+            self.change_configuration,
+            self.change_policy,
         ]
         losses = [
             self.lose_tail,
@@ -308,6 +316,55 @@ class Faults:
                 if lane.is_open and self.rng.random() < 0.7:
                     self.cluster.checkers.note_trouble(lane.executor_id)
                     leader.links.give_up(lane, "an operator's mistake")
+
+    def change_configuration(self) -> None:
+        """All schedulers are stopped, and started with another value of one field."""
+        settings, rng = self.cluster.settings, self.rng
+        config = settings.engine.scheduler
+        field, value = rng.choice(
+            (
+                ("max_num_seqs", rng.choice((1, 2, 6))),
+                ("max_num_batched_tokens", rng.choice((6, 64))),
+                ("max_model_len", rng.choice((16, 64))),
+                ("policy", "fcfs" if config.policy == "priority" else "priority"),
+                ("enable_prefix_caching", not config.enable_prefix_caching),
+                ("async_scheduling", not config.async_scheduling),
+                ("long_prefill_token_threshold", rng.choice((0, 2, 7))),
+                ("watermark", rng.choice((0.0, 0.2))),
+            )
+        )
+        try:
+            config = replace(config, **{field: value})
+        except ValueError:  # it does not go with the rest
+            return
+        self.world.note(f"the configuration gets {field} {value}")
+        depth = 1 if settings.make_policy is ThreeQueueScheduler else 1 + config.async_scheduling
+        engine = replace(settings.engine, scheduler=config, depth=depth)
+        self._restart_with(replace(settings, engine=engine))
+
+    def change_policy(self) -> None:
+        """From one of our policies to the other; the requests stay (H32)."""
+        settings = self.cluster.settings
+        config = settings.engine.scheduler
+        common = SchedulerConfig(
+            block_size=config.block_size,
+            max_num_seqs=config.max_num_seqs,
+            max_num_batched_tokens=max(config.max_num_batched_tokens, config.max_model_len),
+            max_model_len=config.max_model_len,
+            policy=config.policy,
+        )
+        if settings.make_policy is UnifiedScheduler:
+            make_policy, depth, config = ThreeQueueScheduler, 1, ThreeQueueConfig.of(common)
+        else:
+            make_policy, depth, config = UnifiedScheduler, 2, common
+        self.world.note(f"the policy is {make_policy.__name__} from now on")
+        engine = replace(settings.engine, scheduler=config, depth=depth)
+        self._restart_with(replace(settings, engine=engine, make_policy=make_policy))
+
+    def _restart_with(self, settings: Settings) -> None:
+        self.cluster.change_settings(settings)
+        for scheduler in self.cluster.schedulers:
+            self.world.kill(scheduler.life)
 
     def drain(self) -> None:
         executor_id = self._executor().executor_id

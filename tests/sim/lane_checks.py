@@ -75,6 +75,8 @@ def _check_references(lane: Lane, policy: UnifiedScheduler, state: EngineState) 
     for request in state.requests.values():
         if request.lane_id == lane.executor_id:
             references.update(request.block_ids)
+    if references[0]:
+        raise Violation(f"I7: the null block of {lane.executor_id} is a request's")
     pool = policy.lane.kv.pool
     free = {block.block_id for block in pool.free_queue.in_order()}
     for block in pool.blocks[1:]:

@@ -284,11 +284,13 @@ class SchedulerProcess:
         self.world = cluster.world
         self.scheduler_id = scheduler_id
         self.life = Life(scheduler_id, is_alive=False)
+        self.settings = cluster.settings
         self.leader: Leader | None = None
         self.effects_left: int | None = None
 
     def start(self) -> None:
         self.life = Life(self.scheduler_id, went_on_at=self.world.now)
+        self.settings = self.cluster.settings  # what it is started with
         self.leader = None
         self.effects_left = None
         self.life.on_death.append(self._on_death)
@@ -317,7 +319,8 @@ class SchedulerProcess:
             self.world.kill(self.life)
 
     async def _lead(self) -> None:
-        store = SimulatedStore(self.cluster.redis, self.life)
+        settings = self.settings
+        store = SimulatedStore(self.cluster.redis, self.life, settings.digest())
 
         async def sleep(delay_s: float) -> None:
             await self.sleep(max(1, int(delay_s * 1000)))
@@ -326,18 +329,22 @@ class SchedulerProcess:
             store, self.scheduler_id, self.scheduler_id, LEASE_TTL_MS / 1000, sleep=sleep
         )
         acquired, leader_id = await keeper.campaign()
-        settings = self.cluster.settings
         core = EngineCore(settings.engine, WireCodec(), settings.make_policy)
         loaded = await self._load(store)
         if loaded.is_torn:
             self.world.note("what is loaded is torn, and discarded")
             self.cluster.redis.num_losses += 1
             core.discard(loaded.rows)
-        else:
+        elif loaded.config_digest in ("", settings.digest()):
             core.restore(loaded.rows)
+        else:
+            self.world.note(f"{self.scheduler_id} has another configuration")
+            core.restore_requests(loaded.rows)
         core.lead(acquired.epoch, leader_id, loaded.last_commit)
         self.world.note(f"{self.scheduler_id} leads with epoch {acquired.epoch}")
         self.leader = Leader(self, core, store)
+        if loaded.config_digest not in ("", settings.digest()):
+            self.cluster.checkers.note_config_change()
         await self.leader.run()
 
     async def _load(self, store: StateStore) -> Any:

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
+from scheduler_svc.config import SchedulerServiceConfig
 from scheduler_svc.core.engine_state import EngineConfig, MakePolicy
 from scheduler_svc.core.scheduler_config import SchedulerConfig
+from scheduler_svc.core.three_queue.scheduler import ThreeQueueScheduler
 from scheduler_svc.core.unified.scheduler import UnifiedScheduler
 from segue.types import Capacity
 
@@ -34,6 +36,16 @@ class Settings:
     may_lose_redis: bool
     vocab_size: int
     make_policy: MakePolicy = UnifiedScheduler
+
+    def digest(self) -> str:
+        """As the service would compute it, of what is set here."""
+        config = self.engine.scheduler
+        names = {field.name for field in fields(SchedulerServiceConfig)} - {"policy"}
+        values = {f.name: getattr(config, f.name) for f in fields(config) if f.name in names}
+        policy = "three_queue" if self.make_policy is ThreeQueueScheduler else "unified"
+        return SchedulerServiceConfig(
+            policy=policy, scheduling_policy=config.policy, **values
+        ).digest()
 
     def model_lens(self) -> list[int]:
         """How long a request can get, on each executor."""

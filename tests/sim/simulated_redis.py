@@ -128,9 +128,10 @@ class SimulatedRedis:
 class SimulatedStore(StateStore):
     """One scheduler's connection."""
 
-    def __init__(self, redis: SimulatedRedis, life: Life) -> None:
+    def __init__(self, redis: SimulatedRedis, life: Life, digest: str) -> None:
         self._redis = redis
         self._life = life
+        self._digest = digest
 
     async def check_server(self) -> list[str]:
         return []
@@ -151,7 +152,11 @@ class SimulatedStore(StateStore):
         return await self._redis.call(self._life, self._redis.state.load)
 
     async def commit(self, commit: Commit, lease_ttl_ms: int) -> CommitAnswer:
-        return await self._redis.call(self._life, lambda: self._redis.commit(commit, lease_ttl_ms))
+        return await self._redis.call(self._life, lambda: self._commit(commit, lease_ttl_ms))
+
+    def _commit(self, commit: Commit, lease_ttl_ms: int) -> CommitAnswer:
+        self._redis.state._config_digest = self._digest
+        return self._redis.commit(commit, lease_ttl_ms)
 
     async def release(self, epoch: int, leader_id: str) -> None:
         state = self._redis.state

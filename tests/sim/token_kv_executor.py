@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from executor_svc.step_ledger import LedgerRefused, ProtocolError, StepLedger
-from scheduler_svc.core.three_queue.scheduler import ThreeQueueScheduler
 from segue.types import (
     Capacity,
     ModelRunnerOutput,
@@ -68,12 +67,9 @@ Sample = Callable[[Row, int], int]
 class TokenKV:
     """The memory of one process: request table and KV slots, as one generation may use them."""
 
-    def __init__(
-        self, num_blocks: int, block_size: int, num_cpu_blocks: int = 0, first_block: int = 1
-    ) -> None:
+    def __init__(self, num_blocks: int, block_size: int, num_cpu_blocks: int = 0) -> None:
         self._block_size = block_size
         self._num_blocks = num_blocks
-        self._first_block = first_block  # the null block is never a request's
         self.cpu_slots = [0] * (num_cpu_blocks * block_size)
         self.table: dict[str, Row] = {}
         self.slots = [0] * (num_blocks * block_size)
@@ -156,7 +152,7 @@ class TokenKV:
         extend_chain(row.chain, row.tokens, end)
         for position in range(start, end):
             block = row.blocks[position // size]
-            if not self._first_block <= block < self._num_blocks:
+            if not 0 <= block < self._num_blocks:
                 raise Violation(f"I5: {request_id} has block {block}")
             self.slots[block * size + position % size] = row.chain[position]
         row.num_computed = end
@@ -207,8 +203,7 @@ class ExecutorProcess:
         self.ledger = StepLedger()
         settings = self.cluster.settings
         config = settings.engine.scheduler
-        first_block = 0 if settings.make_policy is ThreeQueueScheduler else 1
-        self.kv = TokenKV(self.num_blocks, config.block_size, config.num_cpu_blocks, first_block)
+        self.kv = TokenKV(self.num_blocks, config.block_size, config.num_cpu_blocks)
         self.stream: Stream | None = None
         self.world.note(f"{self.executor_id} starts as {self.incarnation_id}")
         self._heartbeat()
