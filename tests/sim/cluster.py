@@ -22,9 +22,9 @@ PATIENCE_MS = 12_000
 
 
 class Cluster:
-    def __init__(self, seed: int, *, is_verbose: bool = False, draw: Draw = draw_settings) -> None:
+    def __init__(self, seed: int, *, is_verbose: bool = False, draw: Draw | None = None) -> None:
         self.world = World(seed, is_verbose=is_verbose)
-        self.settings: Settings = draw(self.world.rng)
+        self.settings: Settings = (draw or draw_settings)(self.world.rng)
         settings = self.settings
         self.model_lens = settings.model_lens()  # of every configuration that there was
         self.redis = SimulatedRedis(self.world)

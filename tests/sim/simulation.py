@@ -16,7 +16,7 @@ from unittest import mock
 
 from tests.sim.cluster import PATIENCE_MS, Cluster
 from tests.sim.faults import Faults
-from tests.sim.settings import Draw, draw_settings
+from tests.sim.settings import Draw
 from tests.sim.world import Violation
 
 logging.getLogger("segue.scheduler").setLevel(logging.CRITICAL)  # outages are the point here
@@ -48,7 +48,7 @@ class LeaderIds:
 
 
 def simulate(
-    seed: int, emphasis: Emphasis = Emphasis(), *, draw: Draw = draw_settings
+    seed: int, emphasis: Emphasis = Emphasis(), *, draw: Draw | None = None
 ) -> Counter[str]:
     """Raises `Failure`; returns what was counted. `draw` may choose another policy."""
     cluster = Cluster(seed, draw=draw)
@@ -66,7 +66,7 @@ def describe(
     emphasis: Emphasis = Emphasis(),
     num_lines: int = NUM_LINES,
     *,
-    draw: Draw = draw_settings,
+    draw: Draw | None = None,
 ) -> str:
     """The same world once more, now with every message noted: its last events, and what failed."""
     cluster = Cluster(seed, is_verbose=True, draw=draw)
