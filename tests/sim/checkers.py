@@ -51,6 +51,7 @@ class Checkers:
         self._causes: set[tuple[str, Generation | None]] = set()
         self._trouble_at: dict[str, int] = {}
         self._row_errors: set[str] = set()
+        self._replaced: set[str] = set()
 
     # What faults note
 
@@ -59,6 +60,11 @@ class Checkers:
 
     def note_executor_death(self, executor: ExecutorProcess) -> None:
         self.note_trouble(executor.executor_id)
+
+    def note_replacement(self, executor_id: str) -> None:
+        """From now on two processes may say that they are this one."""
+        self._replaced.add(executor_id)
+        self.note_trouble(executor_id)
 
     def note_step_failure(self, executor: ExecutorProcess) -> None:
         self._causes.add((executor.executor_id, executor.ledger.generation))
@@ -202,6 +208,8 @@ class Checkers:
         is_open_there = (
             executor is not None and executor.life.is_alive and executor.ledger.generation == ended
         )
+        if lane.executor_id in self._replaced:
+            return
         if is_open_there and (lane.executor_id, ended) not in self._causes:
             raise Violation(f"I11: {ended} of {lane.executor_id} ended without a reason")
 

@@ -22,9 +22,9 @@ PATIENCE_MS = 12_000
 
 
 class Cluster:
-    def __init__(self, seed: int, *, is_verbose: bool = False, draw: Draw | None = None) -> None:
+    def __init__(self, seed: int, draw: Draw = draw_settings, *, is_verbose: bool = False) -> None:
         self.world = World(seed, is_verbose=is_verbose)
-        self.settings: Settings = (draw or draw_settings)(self.world.rng)
+        self.settings: Settings = draw(self.world.rng)
         settings = self.settings
         self.model_lens = settings.model_lens()  # of every configuration that there was
         self.redis = SimulatedRedis(self.world)
@@ -33,12 +33,14 @@ class Cluster:
             ExecutorProcess(self, f"e{i}", settings.num_blocks[i])
             for i in range(settings.num_executors)
         ]
+        self.retired: list[ExecutorProcess] = []
         self.gateways = [GatewayProcess(self, f"g{i}") for i in range(settings.num_gateways)]
         self.checkers = Checkers(self)
         self.redis.on_commit = self.checkers.on_commit
         self.redis.on_acquired = self.checkers.on_acquired
         self.workload = Workload(self)
         self.is_healed = False
+        self.poison = ""  # the request that kills every process that computes it
 
     def start(self) -> None:
         for process in (*self.schedulers, *self.executors, *self.gateways):
@@ -52,7 +54,8 @@ class Cluster:
     # Who is where
 
     def executor_at(self, address: str) -> ExecutorProcess | None:
-        return next((e for e in self.executors if e.address == address), None)
+        everyone = (*self.executors, *self.retired)
+        return next((e for e in everyone if e.address == address), None)
 
     def gateway_called(self, gateway_id: str) -> GatewayProcess:
         return next(g for g in self.gateways if g.gateway_id == gateway_id)
@@ -70,6 +73,16 @@ class Cluster:
         chain: list[int] = []
         extend_chain(chain, list(tokens), len(tokens))
         return chain
+
+    def replace_executor(self, old: ExecutorProcess) -> None:
+        """A rolling restart: the new process is there before the old one is gone (H31)."""
+        number = int(old.address.rpartition(":")[2]) + 1
+        new = ExecutorProcess(self, old.executor_id, old.num_blocks, number)
+        old.is_retired = True
+        self.executors[self.executors.index(old)] = new
+        self.retired.append(old)
+        self.checkers.note_replacement(old.executor_id)
+        new.start()
 
     # Supervision
 
@@ -94,6 +107,7 @@ class Cluster:
         self.world.note("faults stop")
         self.is_healed = True
         self.redis.is_down = False
+        self.poison = ""
         self.redis.num_unknown = self.redis.num_torn = 0
         for process in (*self.schedulers, *self.executors, *self.gateways):
             self.world.resume(process.life)

@@ -55,8 +55,11 @@ class Faults:
             self.kill_scheduler,
             self.kill_leader_between_effects,
             self.stop_scheduler,
+            self.end_scheduler,
             self.kill_executor,
             self.stop_executor,
+            self.replace_executor,
+            self.poison,
             self.fail_step,
             self.fail_row,
             self.kill_gateway,
@@ -104,6 +107,11 @@ class Faults:
     def stop_scheduler(self) -> None:
         self._stop(self.rng.choice(self.cluster.schedulers).life, 900)
 
+    def end_scheduler(self) -> None:
+        """SIGTERM: it hands back the lease."""
+        for leader in self.cluster.leaders():
+            leader.end()
+
     def _stop(self, life: Life, longest: int) -> None:
         if not life.is_alive:
             return
@@ -129,6 +137,19 @@ class Faults:
 
         checkers.note_trouble(executor_id)
         self.world.after(duration, None, resume)
+
+    def replace_executor(self) -> None:
+        old = self._executor()
+        if not old.life.is_alive:
+            return
+        self.cluster.replace_executor(old)
+        self.world.after(self.rng.randrange(30, 500), old.life, lambda: self.world.kill(old.life))
+
+    def poison(self) -> None:
+        """One request kills every process that computes it (H30)."""
+        clients = [c for c in self.cluster.workload.clients if not c.is_served]
+        if clients:
+            self.cluster.poison = self.rng.choice(clients).request_id
 
     def fail_step(self) -> None:
         self._executor().fails_next_step = True

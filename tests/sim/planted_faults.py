@@ -26,6 +26,7 @@ from segue.types import Attachment, Submission
 from tests.sim.gateway import GatewayProcess, Session
 from tests.sim.planted_step_faults import (
     bare_generation_counter,
+    crowded,
     failed_step_goes_on,
     micro_batches,
     no_executor_ahead_check,
@@ -38,7 +39,7 @@ from tests.sim.planted_step_faults import (
 )
 from tests.sim.scheduler import Leader
 from tests.sim.settings import LEASE_TTL_MS
-from tests.sim.simulation import Emphasis
+from tests.sim.simulation import Scenario
 
 LOSSES = ("lose_tail", "lose_tail_and_leader")
 
@@ -255,34 +256,34 @@ def anyone_may_abort(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Intake, "abort", abort)
 
 
-PLANTS: dict[Callable[[pytest.MonkeyPatch], None], Emphasis] = {  # and the faults that show each
-    no_executor_ahead_check: Emphasis(LOSSES),
-    no_generation: Emphasis(("give_up_lane", "stop_executor")),
-    bare_generation_counter: Emphasis(LOSSES),
-    failed_step_goes_on: Emphasis(("fail_step",)),
-    table_of_the_stream: Emphasis(("cut_executor_stream",)),
-    one_kept_result: Emphasis(),
-    stale_output_not_cancelled: Emphasis(("kill_executor",)),
-    micro_batches: Emphasis(),
-    victims_keep_their_hashes: Emphasis(is_calm=True),
-    open_on_any_stream: Emphasis(("cut_while_redis_is_away",)),
-    stop_at_first_failed_effect: Emphasis(("cut_session",)),
-    emit_before_commit: Emphasis(),
-    dispatch_before_commit: Emphasis(),
-    unknown_is_failure: Emphasis(("unknown_outcomes",)),
-    unknown_is_success: Emphasis(("unknown_outcomes",)),
-    leader_never_renews: Emphasis(),
-    torn_state_is_used: Emphasis(("tear", "kill_scheduler")),
-    row_forgets_dropped_output: Emphasis(("reset_prefix_cache",)),
-    epoch_without_owner: Emphasis(("lose_all", "lose_tail_and_leader")),
-    epoch_is_not_raised: Emphasis(("lose_all",)),
-    adoption_appends: Emphasis(LOSSES),
-    adoption_keeps_kv: Emphasis(LOSSES),
-    redis_wins: Emphasis(LOSSES),
-    no_revival: Emphasis(("lose_tail_while_gateways_sleep",)),
-    old_session_is_read: Emphasis(("gateway_looks_again",)),
-    seed_of_the_scheduler: Emphasis(("lose_all",)),
-    anyone_may_abort: Emphasis(("client_moves",)),
+PLANTS: dict[Callable[[pytest.MonkeyPatch], None], Scenario] = {  # and the faults that show each
+    no_executor_ahead_check: Scenario(LOSSES),
+    no_generation: Scenario(("give_up_lane", "stop_executor")),
+    bare_generation_counter: Scenario(LOSSES),
+    failed_step_goes_on: Scenario(("fail_step",)),
+    table_of_the_stream: Scenario(("cut_executor_stream",)),
+    one_kept_result: Scenario(),
+    stale_output_not_cancelled: Scenario(("kill_executor",)),
+    micro_batches: Scenario(),
+    victims_keep_their_hashes: Scenario(is_calm=True, draw=crowded, num_calls=range(20, 40)),
+    open_on_any_stream: Scenario(("cut_while_redis_is_away",)),
+    stop_at_first_failed_effect: Scenario(("cut_session",)),
+    emit_before_commit: Scenario(),
+    dispatch_before_commit: Scenario(),
+    unknown_is_failure: Scenario(("unknown_outcomes",)),
+    unknown_is_success: Scenario(("unknown_outcomes",)),
+    leader_never_renews: Scenario(),
+    torn_state_is_used: Scenario(("tear", "kill_scheduler")),
+    row_forgets_dropped_output: Scenario(("reset_prefix_cache",)),
+    epoch_without_owner: Scenario(("lose_all", "lose_tail_and_leader")),
+    epoch_is_not_raised: Scenario(("lose_all",)),
+    adoption_appends: Scenario(LOSSES),
+    adoption_keeps_kv: Scenario(LOSSES),
+    redis_wins: Scenario(LOSSES),
+    no_revival: Scenario(("lose_tail_while_gateways_sleep",)),
+    old_session_is_read: Scenario(("gateway_looks_again",)),
+    seed_of_the_scheduler: Scenario(("lose_all",)),
+    anyone_may_abort: Scenario(("client_moves",)),
 }
 
 

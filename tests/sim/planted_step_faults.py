@@ -6,6 +6,7 @@ Invariant: what a plant changes is undone by the `MonkeyPatch` that it was given
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from typing import Any
 
@@ -17,10 +18,9 @@ from scheduler_svc.core.generations import Generations
 from scheduler_svc.core.lane import Lane, LaneStatus
 from scheduler_svc.core.unified.scheduler import UnifiedScheduler
 from segue.types import Generation, ModelRunnerOutput, SchedulerOutput
-from tests.sim import cluster as cluster_module
 from tests.sim import messages
 from tests.sim.executor_links import ExecutorLinks
-from tests.sim.settings import draw_settings
+from tests.sim.settings import Settings, draw_settings
 from tests.sim.token_kv_executor import ExecutorProcess, StepError, TokenKV
 
 
@@ -114,28 +114,28 @@ def micro_batches(patch: pytest.MonkeyPatch) -> None:
 
 
 def victims_keep_their_hashes(patch: pytest.MonkeyPatch) -> None:
-    """H20: vLLM's PRIORITY rule as it is."""
+    """H20: vLLM's PRIORITY rule as it is; the settings of `crowded` say so."""
+    del patch
 
-    def draw(rng: Any) -> Any:
-        settings = draw_settings(rng)
-        scheduler = replace(
-            settings.engine.scheduler,
-            strict=True,
-            policy="priority",
-            enable_prefix_caching=True,
-            block_size=2,
-            max_model_len=40,
-            max_num_seqs=rng.choice((3, 6)),
-            max_num_batched_tokens=rng.choice((12, 24)),
-            long_prefill_token_threshold=rng.choice((3, 5)),
-            scheduler_reserve_full_isl=False,  # so that the victim is soon admitted again
-            watermark=0.0,
-        )
-        blocks = 22
-        engine = replace(settings.engine, scheduler=scheduler)
-        return replace(settings, engine=engine, num_blocks=(blocks,) * settings.num_executors)
 
-    patch.setattr(cluster_module, "draw_settings", draw)
+def crowded(rng: random.Random) -> Settings:
+    """Few blocks, prompts in small chunks, and victims that are soon admitted again."""
+    settings = draw_settings(rng)
+    scheduler = replace(
+        settings.engine.scheduler,
+        strict=True,
+        policy="priority",
+        enable_prefix_caching=True,
+        block_size=2,
+        max_model_len=40,
+        max_num_seqs=rng.choice((3, 6)),
+        max_num_batched_tokens=rng.choice((12, 24)),
+        long_prefill_token_threshold=rng.choice((3, 5)),
+        scheduler_reserve_full_isl=False,
+        watermark=0.0,
+    )
+    engine = replace(settings.engine, scheduler=scheduler)
+    return replace(settings, engine=engine, num_blocks=(22,) * settings.num_executors)
 
 
 def open_on_any_stream(patch: pytest.MonkeyPatch) -> None:

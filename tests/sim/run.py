@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from scheduler_svc.policies import load_policy
 from tests.sim.settings import Settings, draw_settings
-from tests.sim.simulation import Failure, describe, simulate
+from tests.sim.simulation import Failure, Scenario, describe, simulate
 
 
 def main() -> int:
@@ -30,14 +30,15 @@ def main() -> int:
     def draw(rng: random.Random) -> Settings:
         return replace(draw_settings(rng), make_policy=make_policy)
 
+    scenario = Scenario(draw=draw)
     if args.describe is not None:
-        print(describe(args.describe, num_lines=10_000, draw=draw))
+        print(describe(args.describe, scenario, num_lines=10_000))
         return 0
     began, totals = time.perf_counter(), Counter[str]()
     failures: dict[str, list[int]] = {}
     for seed in range(args.start, args.start + args.seeds):
         try:
-            totals.update(simulate(seed, draw=draw))
+            totals.update(simulate(seed, scenario))
         except Failure as failure:
             if not args.keep_going:
                 print(failure)

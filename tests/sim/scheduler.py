@@ -52,7 +52,7 @@ class Died(Exception):
 
 
 class Deposed(Exception):
-    """Another leads, or Redis holds another history: the process ends."""
+    """Another leads, Redis holds another history, or it was asked to: the process ends."""
 
 
 @dataclass(slots=True)
@@ -84,6 +84,7 @@ class Leader:
         self._last_tick_at = self.world.now
         self._absent_since: dict[str, int] = {}
         self._refused_above = 0
+        self._is_ending = False
 
     def post(self, envelope: Envelope) -> None:
         self._inbox.append(envelope)
@@ -99,7 +100,7 @@ class Leader:
     async def run(self) -> None:
         await self._step([])
         self._send_alive()
-        while True:
+        while not self._is_ending:
             await Pending(self._start_waiting)
             if self.world.now - self._last_tick_at >= TICK_MS:
                 self._post_tick()
@@ -108,6 +109,14 @@ class Leader:
             batch = list(self._inbox)
             self._inbox.clear()
             await self._step(batch)
+        self.sessions.end_all()
+        self.flush()
+        await self._store.release(*self.core.leader)
+        raise Deposed("stopped")
+
+    def end(self) -> None:
+        self._is_ending = True
+        self._wake()
 
     def _start_waiting(self, done: Callable[[Any], None]) -> None:
         self._waiter = done
@@ -314,7 +323,7 @@ class SchedulerProcess:
             await self._lead()
         except Died:
             return
-        except Deposed as reason:
+        except (Deposed, StoreUnavailable) as reason:
             self.world.note(f"{self.scheduler_id} ends: {reason}")
             self.world.kill(self.life)
 

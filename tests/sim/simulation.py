@@ -16,7 +16,7 @@ from unittest import mock
 
 from tests.sim.cluster import PATIENCE_MS, Cluster
 from tests.sim.faults import Faults
-from tests.sim.settings import Draw
+from tests.sim.settings import Draw, draw_settings
 from tests.sim.world import Violation
 
 logging.getLogger("segue.scheduler").setLevel(logging.CRITICAL)  # outages are the point here
@@ -29,11 +29,13 @@ class Failure(AssertionError):
 
 
 @dataclass(slots=True, frozen=True)
-class Emphasis:
-    """`certain`: faults that come in every world. `is_calm`: no others do."""
+class Scenario:
+    """`certain`: faults that come in every world. `is_calm`: no others do. `draw`: the settings."""
 
     certain: tuple[str, ...] = ()
     is_calm: bool = False
+    draw: Draw = draw_settings
+    num_calls: range = range(4, 14)
 
 
 class LeaderIds:
@@ -47,31 +49,23 @@ class LeaderIds:
         return f"leader-{next(self._numbers)}"
 
 
-def simulate(
-    seed: int, emphasis: Emphasis = Emphasis(), *, draw: Draw | None = None
-) -> Counter[str]:
-    """Raises `Failure`; returns what was counted. `draw` may choose another policy."""
-    cluster = Cluster(seed, draw=draw)
+def simulate(seed: int, scenario: Scenario = Scenario()) -> Counter[str]:
+    """Raises `Failure`; returns what was counted."""
+    cluster = Cluster(seed, scenario.draw)
     try:
-        _simulate(cluster, emphasis)
+        _simulate(cluster, scenario)
     except Exception as error:
-        raise Failure(describe(seed, emphasis, draw=draw)) from error
+        raise Failure(describe(seed, scenario)) from error
     counts = cluster.checkers.counts
     counts["events"] += cluster.world.num_events
     return counts
 
 
-def describe(
-    seed: int,
-    emphasis: Emphasis = Emphasis(),
-    num_lines: int = NUM_LINES,
-    *,
-    draw: Draw | None = None,
-) -> str:
+def describe(seed: int, scenario: Scenario = Scenario(), num_lines: int = NUM_LINES) -> str:
     """The same world once more, now with every message noted: its last events, and what failed."""
-    cluster = Cluster(seed, is_verbose=True, draw=draw)
+    cluster = Cluster(seed, scenario.draw, is_verbose=True)
     try:
-        _simulate(cluster, emphasis)
+        _simulate(cluster, scenario)
     except Exception:  # noqa: BLE001 - whatever it is, the seed is to be printed with it
         events = "\n".join(list(cluster.world.log)[-num_lines:])
         reason = traceback.format_exc(limit=-4, chain=False)
@@ -79,13 +73,13 @@ def describe(
     return f"seed {seed}: nothing failed"
 
 
-def _simulate(cluster: Cluster, emphasis: Emphasis) -> None:
+def _simulate(cluster: Cluster, scenario: Scenario) -> None:
     world = cluster.world
     random.seed(world.seed)  # the lease keeper's jitter
     with mock.patch("scheduler_svc.lease.secrets", LeaderIds()):
         cluster.start()
-        cluster.workload.plan(world.rng.randrange(4, 14), LAST_CALL_MS)
-        Faults(cluster, emphasis.certain, is_calm=emphasis.is_calm).plan()
+        cluster.workload.plan(world.rng.choice(scenario.num_calls), LAST_CALL_MS)
+        Faults(cluster, scenario.certain, is_calm=scenario.is_calm).plan()
         if not world.run(cluster.is_quiet, world.now + PATIENCE_MS):
             raise Violation(f"I12: {cluster.describe_stuck()}")
     cluster.checkers.at_end()

@@ -13,7 +13,7 @@ from examples.shortest_job_first import ShortestJobFirst
 from scheduler_svc.core.three_queue.config import ThreeQueueConfig
 from scheduler_svc.core.three_queue.scheduler import ThreeQueueScheduler
 from tests.sim.settings import Settings, draw_settings
-from tests.sim.simulation import simulate
+from tests.sim.simulation import Scenario, simulate
 
 
 def shortest_job_first(rng: random.Random) -> Settings:
@@ -22,7 +22,7 @@ def shortest_job_first(rng: random.Random) -> Settings:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_custom_policy_keeps_every_invariant(seed: int) -> None:
-    assert simulate(seed, draw=shortest_job_first)["events"] > 0
+    assert simulate(seed, Scenario(draw=shortest_job_first))["events"] > 0
 
 
 def preempting_for_admission(rng: random.Random) -> Settings:
@@ -45,7 +45,7 @@ def test_preemption_at_admission_keeps_every_invariant(
     draw: Callable[[random.Random], Settings], seed: int
 ) -> None:
     """Also I12: all requests end, whoever may pass whom."""
-    assert simulate(seed, draw=draw)["events"] > 0
+    assert simulate(seed, Scenario(draw=draw))["events"] > 0
 
 
 def three_queues(rng: random.Random) -> Settings:
@@ -73,4 +73,4 @@ def three_queues(rng: random.Random) -> Settings:
 
 @pytest.mark.parametrize("seed", range(100, 130))
 def test_three_queues_keep_every_invariant(seed: int) -> None:
-    assert simulate(seed, draw=three_queues)["events"] > 0
+    assert simulate(seed, Scenario(draw=three_queues))["events"] > 0

@@ -184,11 +184,14 @@ class TokenKV:
 class ExecutorProcess:
     """Started again by the cluster, as another process with the same executor id and address."""
 
-    def __init__(self, cluster: Cluster, executor_id: str, num_blocks: int) -> None:
+    def __init__(
+        self, cluster: Cluster, executor_id: str, num_blocks: int, number: int = 1
+    ) -> None:
         self.cluster = cluster
         self.world = cluster.world
         self.executor_id = executor_id
-        self.address = f"{executor_id}:1"
+        self.address = f"{executor_id}:{number}"
+        self.is_retired = False  # another process has its id, and is the one that is started again
         self.num_blocks = num_blocks
         self.num_starts = 0
         self.fails_next_step = False
@@ -210,7 +213,8 @@ class ExecutorProcess:
 
     def _on_death(self) -> None:
         self.cluster.checkers.note_executor_death(self)
-        self.cluster.restart_later(self.start, self.world.rng.choice((10, 60, 400)))
+        if not self.is_retired:
+            self.cluster.restart_later(self.start, self.world.rng.choice((10, 60, 400)))
 
     def _heartbeat(self) -> None:
         world = self.world
@@ -297,6 +301,9 @@ class ExecutorProcess:
         self.world.after(duration, self.life, lambda: self._run(plan, must_reset=must_reset))
 
     def _run(self, plan: SchedulerOutput, *, must_reset: bool) -> None:
+        if self.cluster.poison in plan.num_scheduled_tokens:
+            self.world.kill(self.life)
+            return
         if must_reset:
             self.kv.reset()
         self.cluster.checkers.on_run(self, plan)
