@@ -7,7 +7,8 @@ step's columns (`SchedulerOutput`) and the commit's delta are built, and not tur
 
 Decode: N requests with different 256-token prompts, admitted 8 a step, so that each step some of
 them need a block. Admission: 8 such requests at once, planned, with their hashes and rows.
-Everything is made before `gc.freeze()`; 64 steps warm up, 256 are measured.
+Everything is made before `gc.freeze()`; 64 steps warm up, 256 are measured. Times are CPU time of
+this thread: on an idle machine that is what passes, on a busy one it leaves out the others' share.
 """
 
 from __future__ import annotations
@@ -52,10 +53,11 @@ NUM_MEASURED = 256
 NUM_ADMISSION_ROUNDS = 100
 LANE = "e0"
 
-# vLLM 0.32.0's V1 scheduler, schedule + update only, on the machine whose loop is below.
+# vLLM 0.32.0's V1 scheduler, schedule + update only (no delta, no plan built), on a machine on
+# which the loop below takes REFERENCE_LOOP_US: docs/performance.md says how that was found.
 VLLM_DECODE_US = {8: 93, 64: 533, 256: 2251, 1024: 11890}
 VLLM_ADMISSION_US = 100
-REFERENCE_LOOP_US = 1000.0  # `reference_loop_us()` on that machine, idle
+REFERENCE_LOOP_US = 94.0
 COLUMNS = (
     ("running", "running"),
     ("sum", "us_per_step_p50"),
