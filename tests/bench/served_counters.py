@@ -49,6 +49,8 @@ def histogram_quantile(samples: Samples, name: str, share: float) -> float:
         if key.startswith(prefix)
     )
     assert buckets
+    if not buckets[-1][1]:
+        return 0.0
     wanted = buckets[-1][1] * share
     lower, below = 0.0, 0.0
     for bound, count in buckets:

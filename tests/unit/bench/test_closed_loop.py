@@ -1,0 +1,72 @@
+"""The bench's own arithmetic, and its client against answers that are cut short."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from tests.bench.closed_loop import Load, complete, percentile
+
+HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+TOKEN = b'id: x\ndata: {"choices":[{"text":"a"}]}\n\n'
+HELD_BACK = b'data: {"choices":[{"text":""}]}\n\n'
+USAGE = b'data: {"choices":[],"usage":{"completion_tokens":3}}\n\n'
+DONE = b"data: [DONE]\n\n"
+
+
+def chunk(data: bytes) -> bytes:
+    return f"{len(data):x}\r\n".encode() + data + b"\r\n"
+
+
+@asynccontextmanager
+async def server(answer: bytes) -> AsyncIterator[str]:
+    """Gives every request the same bytes, and hangs up."""
+
+    async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        await writer.drain()
+        writer.close()
+
+    listening = await asyncio.start_server(respond, "127.0.0.1", 0)
+    host, port = listening.sockets[0].getsockname()
+    async with listening:
+        yield f"http://{host}:{port}"
+
+
+@pytest.mark.parametrize(
+    ("share", "expected"), [(0.0, 1.0), (0.5, 3.0), (0.75, 4.0), (0.99, 4.0), (1.0, 4.0)]
+)
+def test_a_percentile_is_one_of_the_values(share: float, expected: float) -> None:
+    assert percentile([4.0, 1.0, 3.0, 2.0], share) == expected
+
+
+def test_no_two_prompts_are_alike() -> None:
+    bodies = Load("m", 1000, 4, 2, prompt_tokens=16, output_tokens=8).bodies(random.Random(1))
+    assert len(bodies) == 8
+    assert len({tuple(body["prompt"]) for body in bodies}) == 8
+
+
+async def test_tokens_are_counted_where_they_come() -> None:
+    """Two events carry text: one gap. Events may share a chunk, or be cut by one."""
+    parts = [TOKEN[:10], TOKEN[10:] + HELD_BACK, TOKEN, USAGE + DONE, b""]
+    async with server(HEAD + b"".join(map(chunk, parts))) as url:
+        answer = await complete(url, {})
+    assert answer.num_tokens == 3
+    assert len(answer.itl_s) == 1
+
+
+async def test_an_answer_without_its_end_is_an_error() -> None:
+    async with server(HEAD + chunk(TOKEN) + chunk(b"")) as url:
+        with pytest.raises(RuntimeError, match="DONE"):
+            await complete(url, {})
+
+
+async def test_a_refusal_is_an_error() -> None:
+    async with server(b"HTTP/1.1 503 Service Unavailable\r\n\r\nbusy") as url:
+        with pytest.raises(RuntimeError, match="503"):
+            await complete(url, {})
