@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from scheduler_svc.core.engine_core import EngineCore
 from scheduler_svc.core.events import Event, ModelOutputReceived, RequestAborted
 from scheduler_svc.core.lane import Lane, LaneStatus
-from scheduler_svc.core.rows import Commit, CommitId, Key, Rows, Table
+from scheduler_svc.core.rows import Commit, CommitId, Key, Table
 from scheduler_svc.sessions import GatewaySession, NewOutputs
 from scheduler_svc.store.memory_store import Meta
 from scheduler_svc.store.state_store import CommitAnswer, Outcome
@@ -21,8 +21,10 @@ from segue.types import Finish, FinishReason, Generation, SchedulerOutput
 from segue.wire import WireCodec
 from tests.sim.gateway import Client
 from tests.sim.lane_checks import check_counts, check_hashes, check_window
+from tests.sim.row_difference import difference
 from tests.sim.settings import LEASE_TTL_MS, SHORT_FINISHED_TTL_MS
 from tests.sim.text_checks import check_text
+from tests.sim.twin_check import check_twin
 from tests.sim.world import Life, Violation
 
 if TYPE_CHECKING:
@@ -32,7 +34,8 @@ if TYPE_CHECKING:
     from tests.sim.token_kv_executor import ExecutorProcess
 
 TROUBLE_MS = 1500  # how long after a fault a lane may be given up because of it
-RESTORE_SHARE = 0.15
+RESTORE_SHARE = 0.15  # of those whose rows are compared
+TWIN_SHARE = 0.3  # of those that are restored
 ROWS_SHARE = 0.4
 
 
@@ -183,6 +186,8 @@ class Checkers:
             raise Violation(f"I10: restored differs: {difference(stored, again)}")
         if restored.has_changes():
             raise Violation("I10: what was just restored has changes to commit")
+        if rng.random() < TWIN_SHARE:
+            check_twin(leader.core, restored, self.world.now)
 
     def _check_frugal(self, leader: Leader) -> None:
         """I11: while Redis loses nothing, nothing heals: no adoption, no executor ahead."""
@@ -314,14 +319,3 @@ class Checkers:
         for scheduler in self.cluster.schedulers:
             if scheduler.leader is not None:
                 check_hashes(self.cluster, scheduler.leader.core.state)
-
-
-def difference(one: Rows, other: Rows) -> str:
-    """The first few rows that differ, for people."""
-    parts: list[str] = []
-    for name in ("hashes", "ranks", "strings"):
-        mine, theirs = getattr(one, name), getattr(other, name)
-        for key in sorted({*mine, *theirs}, key=str):
-            if mine.get(key) != theirs.get(key):
-                parts.append(f"{key.table.value}:{key.owner} {mine.get(key)} != {theirs.get(key)}")
-    return "; ".join(parts[:4])

@@ -18,6 +18,7 @@ from scheduler_svc.core import request_row
 from scheduler_svc.core.events import RequestAborted
 from scheduler_svc.core.intake import Intake
 from scheduler_svc.core.request import Request
+from scheduler_svc.core.request_queue import FCFSRequestQueue
 from scheduler_svc.core.rows import Commit
 from scheduler_svc.sessions import NewOutputs
 from scheduler_svc.store.memory_store import MemoryState
@@ -150,6 +151,15 @@ def row_forgets_dropped_output(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("scheduler_svc.core.snapshot.read_request_row", read)
 
 
+def restored_queue_is_reversed(patch: pytest.MonkeyPatch) -> None:
+    """H32: the rows are right, and what is made of them is not."""
+
+    def restore(self: FCFSRequestQueue, request: Request) -> None:
+        self._requests.appendleft(request)
+
+    patch.setattr(FCFSRequestQueue, "restore", restore)
+
+
 # Epochs
 
 
@@ -275,6 +285,7 @@ PLANTS: dict[Callable[[pytest.MonkeyPatch], None], Scenario] = {  # and the faul
     leader_never_renews: Scenario(),
     torn_state_is_used: Scenario(("tear", "kill_scheduler")),
     row_forgets_dropped_output: Scenario(("reset_prefix_cache",)),
+    restored_queue_is_reversed: Scenario(),
     epoch_without_owner: Scenario(("lose_all", "lose_tail_and_leader")),
     epoch_is_not_raised: Scenario(("lose_all",)),
     adoption_appends: Scenario(LOSSES),
