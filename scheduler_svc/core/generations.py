@@ -73,6 +73,7 @@ class Generations:
         lane.status = LaneStatus.LOST
         assert lane.policy is not None
         self._state.place_at_head(lane.policy.take_all(), event.now_ms)
+        self._state.place_unplaced(event.now_ms)  # what was still to come will not come
         return []
 
     def drain(self, event: LaneDrained) -> list[Reply]:

@@ -17,9 +17,10 @@ def choose_lane(request: Request, lanes: Iterable[Lane]) -> Lane | None:
 
     Only those that can serve it to its end are asked, or as far as the largest of them can.
     """
-    lanes = [lane for lane in lanes if lane.status is LaneStatus.ACTIVE]
+    everywhere = list(lanes)
+    lanes = [lane for lane in everywhere if lane.status is LaneStatus.ACTIVE]
     longest = max((lane.max_model_len for lane in lanes), default=0)
-    if longest <= request.num_tokens:
+    if longest <= request.num_tokens + _num_tokens_to_come(request, everywhere):
         return None
     most = request.num_prompt_tokens + request.submission.sampling_params.max_tokens
     best: Lane | None = None
@@ -33,3 +34,16 @@ def choose_lane(request: Request, lanes: Iterable[Lane]) -> Lane | None:
         if best_rank is None or rank < best_rank:
             best, best_rank = lane, rank
     return best
+
+
+def _num_tokens_to_come(request: Request, lanes: Iterable[Lane]) -> int:
+    """At most so many are in flight, and will be the request's wherever it is placed (H28)."""
+    if request.num_in_flight_tokens == 0 or request.drop_stale_output:
+        return 0
+    request_id = request.request_id
+    plans = [step.plan for lane in lanes for step in lane.planned]
+    return sum(
+        1 + len(plan.draft_token_ids.get(request_id, ()))
+        for plan in plans
+        if request_id in plan.output_indices
+    )
