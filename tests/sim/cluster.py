@@ -115,6 +115,11 @@ class Cluster:
             scheduler.effects_left = None
         for executor in self.executors:
             executor.fails_next_step = executor.row_error_next_step = False
+            if executor.life.is_alive and executor.stream is not None:
+                executor.stream.extra_delay = 0
+        for gateway in self.gateways:
+            if gateway.session is not None and gateway.session.stream is not None:
+                gateway.session.stream.extra_delay = 0
         self._heal_lanes()
 
     def _heal_lanes(self) -> None:
