@@ -17,6 +17,7 @@ import torch
 from executor_svc.kv_cache import KVCache
 from executor_svc.model_runner import ModelRunner
 from executor_svc.models.causal_lm import CausalLM
+from executor_svc.models.decoder_config import ARCHITECTURES
 from executor_svc.models.hand import HandModel
 from executor_svc.models.llama import build_llama
 from executor_svc.self_check import check_bit_exactness
@@ -60,7 +61,10 @@ def _build_llama(
 
 BuildModel = Callable[[Path, ModelConfig, torch.dtype, ReportProgress | None], CausalLM]
 # By config.json's model_type.
-MODEL_REGISTRY: dict[str, BuildModel] = {"segue_hand": _build_hand_model, "llama": _build_llama}
+MODEL_REGISTRY: dict[str, BuildModel] = {
+    "segue_hand": _build_hand_model,
+    **dict.fromkeys(ARCHITECTURES, _build_llama),
+}
 
 
 def load_model_runner(

@@ -82,7 +82,8 @@ def _plan_group(
     tile_in_row = np.arange(len(row_of_tile)) - first_tile[row_of_tile]
     first_token = starts[row_of_tile] + tile_in_row * tokens_per_tile
     last_token = np.minimum(first_token + tokens_per_tile, ends[row_of_tile]) - 1
-    num_chunks = (last_token + shifts[row_of_tile]) // shape.chunk_keys + 1
+    first_chunk = _first_seen(first_token + shifts[row_of_tile], shape) // shape.chunk_keys
+    num_chunks = (last_token + shifts[row_of_tile]) // shape.chunk_keys + 1 - first_chunk
 
     order = np.argsort(-num_chunks, kind="stable")
     row_of_tile, num_chunks = row_of_tile[order], num_chunks[order]
@@ -100,37 +101,57 @@ def _plan_group(
         slabs=_plan_slabs(
             metadata.block_tables.numpy()[rows][row_of_tile],
             token_index + shifts[row_of_tile, None],
-            num_chunks,
+            _Chunks(first_chunk[order], num_chunks),
             shape,
         ),
     )
 
 
+@dataclass(slots=True, frozen=True)
+class _Chunks:
+    """Which chunks of keys each tile meets; those with the most first."""
+
+    first: IntArray  # [num_tiles]
+    count: IntArray  # [num_tiles] descending
+
+
+def _first_seen(positions: IntArray, shape: AttentionShape) -> IntArray:
+    """The first position that queries at these see."""
+    if not shape.window:
+        return np.zeros_like(positions)
+    return np.maximum(positions - shape.window + 1, 0)
+
+
 def _plan_slabs(
     block_tables: npt.NDArray[np.int32],  # [num_tiles, max_num_blocks]
     positions: IntArray,  # [num_tiles, tokens_per_tile]
-    num_chunks: IntArray,  # [num_tiles] descending
+    of_tiles: _Chunks,
     shape: AttentionShape,
 ) -> list[Slab]:
-    max_chunks = int(num_chunks[0])
+    max_chunks = int(of_tiles.count[0])
+    table_chunks = int((of_tiles.first + of_tiles.count).max())
     blocks_per_chunk = shape.chunk_keys // shape.block_size
-    missing = max_chunks * blocks_per_chunk - block_tables.shape[1]
+    missing = table_chunks * blocks_per_chunk - block_tables.shape[1]
     # Behind the table stands block 0: its keys are masked.
     padded = np.pad(block_tables, ((0, 0), (0, max(0, missing))))
-    chunked = padded[:, : max_chunks * blocks_per_chunk].reshape(
-        len(num_chunks), max_chunks, blocks_per_chunk
+    chunked = padded[:, : table_chunks * blocks_per_chunk].reshape(
+        len(of_tiles.count), table_chunks, blocks_per_chunk
     )
-    is_in_chunk = num_chunks > np.arange(max_chunks)[:, None]  # [max_chunks, num_tiles]
+    # Which of a tile's chunks, counted from its first: [max_chunks, num_tiles].
+    is_in_chunk = of_tiles.count > np.arange(max_chunks)[:, None]
     tiles_of_chunk = [int(count) for count in is_in_chunk.sum(axis=1)]
     slabs: list[Slab] = []
     for first, last in _slab_bounds(tiles_of_chunk):
         counts = tiles_of_chunk[first:last]
         tiles: IntArray = np.concatenate([np.arange(count, dtype=np.int64) for count in counts])
-        chunks = np.repeat(np.arange(first, last), counts)
+        chunks = of_tiles.first[tiles] + np.repeat(np.arange(first, last), counts)
         first_keys = chunks * shape.chunk_keys
         key_positions = first_keys[:, None] + np.arange(shape.chunk_keys)
         query_positions = positions[tiles]
-        is_hidden = query_positions < first_keys[:, None]  # [num_pairs, tokens_per_tile]
+        last_keys = first_keys + shape.chunk_keys - 1
+        # [num_pairs, tokens_per_tile]
+        is_hidden = query_positions < first_keys[:, None]
+        is_hidden |= _first_seen(query_positions, shape) > last_keys[:, None]
         slabs.append(
             Slab(
                 tile_of_pair=as_tensor(tiles),
@@ -162,8 +183,12 @@ def _mask(
     query_positions: IntArray, key_positions: IntArray, shape: AttentionShape
 ) -> torch.Tensor:
     """[num_pairs, 1, tile rows (1 where all are of one token), chunk_keys], 0 or -inf."""
-    is_hidden = as_tensor(key_positions[:, None, :] > query_positions[:, :, None])
-    mask = torch.zeros(is_hidden.shape, dtype=shape.dtype).masked_fill_(is_hidden, -math.inf)
+    keys = key_positions[:, None, :]
+    is_hidden = keys > query_positions[:, :, None]
+    if shape.window:
+        is_hidden |= keys < _first_seen(query_positions, shape)[:, :, None]
+    hidden = as_tensor(is_hidden)
+    mask = torch.zeros(hidden.shape, dtype=shape.dtype).masked_fill_(hidden, -math.inf)
     if query_positions.shape[1] > 1:
         mask = _by_query_rows(mask, shape)
     return mask.unsqueeze(1)

@@ -38,6 +38,7 @@ class AttentionShape:
     head_dim: int
     block_size: int
     dtype: torch.dtype
+    window: int = 0  # how many positions a query sees, its own included; 0: all up to it
 
     @property
     def group_size(self) -> int:

@@ -11,12 +11,14 @@ chunks of the longest context.
 
 from __future__ import annotations
 
-import math
-
 import torch
 
 from kernels.attention_plan import CpuAttentionPlan, TileGroup
 from kernels.chunk_attention import AttentionShape, attend_chunks
+
+# Of a chunk that a query sees nothing of: weight 0 beside any other, and no NaN before the first
+# that it sees (-inf minus -inf), as it is where a window has left a tile's first chunk.
+HIDDEN_LSE = -1e30
 
 
 def cpu_paged_attention(
@@ -73,7 +75,7 @@ def _attend(
         values = _gather_chunks(value_cache, slab.block_ids, shape)
         partial, lse = attend_chunks(queries, keys, values, slab.mask)
         if slab.is_hidden is not None:
-            lse = lse.masked_fill(slab.is_hidden, -math.inf)
+            lse = lse.masked_fill(slab.is_hidden, HIDDEN_LSE)
         start = 0
         for num_tiles in slab.num_tiles_of_chunk:
             chunk = slice(start, start + num_tiles)

@@ -38,11 +38,13 @@ def paged_attention(
     key_cache: torch.Tensor,  # [num_blocks, block_size, num_kv_heads, head_dim]
     value_cache: torch.Tensor,  # as key_cache
     metadata: AttentionMetadata,
+    window: int = 0,
 ) -> torch.Tensor:  # [num_tokens, num_heads, head_dim]
     """Causal attention of a mixed batch over a paged cache, in float32, scaled by 1/sqrt(head_dim).
 
-    Row r's queries are the last tokens of its context; each sees the positions up to its own. Heads
-    are grouped: query head h reads key head h // (num_heads / num_kv_heads).
+    Row r's queries are the last tokens of its context; each sees the positions up to its own, or
+    the last `window` of them. Heads are grouped: query head h reads key head
+    h // (num_heads / num_kv_heads).
     """
     num_heads, head_dim = query.shape[1:]
     group_size = num_heads // key_cache.shape[2]
@@ -55,6 +57,8 @@ def paged_attention(
         values = value_cache[metadata.block_tables[row].long()].flatten(0, 1)[:seq_len].float()
         positions = torch.arange(seq_len - (end - start), seq_len)
         is_hidden = torch.arange(seq_len) > positions.unsqueeze(1)
+        if window:
+            is_hidden |= torch.arange(seq_len) <= positions.unsqueeze(1) - window
         for head in range(num_heads):
             queries = query[start:end, head].float()
             scores = queries @ keys[:, head // group_size].T / math.sqrt(head_dim)

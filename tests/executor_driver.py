@@ -6,13 +6,10 @@ never to two, unless a test shares them on purpose.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
-from safetensors.torch import save_file
 
 from executor_svc.kv_cache import KVCache, KVCacheSpec
 from executor_svc.model_loader import load_model
@@ -215,56 +212,6 @@ def _whole(request: DrivenRequest) -> NewRequestData:
         block_ids=tuple(request.block_ids),
         sampling_params=request.params,
     )
-
-
-def write_tiny_llama(model_dir: Path, seed: int = 0, **changes: Any) -> Path:
-    """A checkpoint of random weights, large enough that its logits differ clearly."""
-    config = {
-        "model_type": "llama",
-        "vocab_size": 320,
-        "hidden_size": 96,
-        "intermediate_size": 160,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 6,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 1024,
-        "rms_norm_eps": 1e-5,
-        "rope_theta": 10000.0,
-        "tie_word_embeddings": True,
-        "dtype": "float32",
-    } | changes
-    generator = torch.Generator().manual_seed(seed)
-    hidden, inner = int(config["hidden_size"]), int(config["intermediate_size"])
-    head_dim = hidden // int(config["num_attention_heads"])
-    kv_size = int(config["num_key_value_heads"]) * head_dim
-
-    def weight(*shape: int) -> torch.Tensor:
-        return torch.randn(shape, generator=generator) / shape[-1] ** 0.5
-
-    def norm() -> torch.Tensor:
-        return 1 + 0.1 * torch.randn(hidden, generator=generator)
-
-    tensors = {"model.embed_tokens.weight": weight(int(config["vocab_size"]), hidden) * 4}
-    for index in range(int(config["num_hidden_layers"])):
-        prefix = f"model.layers.{index}."
-        tensors |= {
-            prefix + "input_layernorm.weight": norm(),
-            prefix + "post_attention_layernorm.weight": norm(),
-            prefix + "self_attn.q_proj.weight": weight(hidden, hidden),
-            prefix + "self_attn.k_proj.weight": weight(kv_size, hidden),
-            prefix + "self_attn.v_proj.weight": weight(kv_size, hidden),
-            prefix + "self_attn.o_proj.weight": weight(hidden, hidden),
-            prefix + "mlp.gate_proj.weight": weight(inner, hidden),
-            prefix + "mlp.up_proj.weight": weight(inner, hidden),
-            prefix + "mlp.down_proj.weight": weight(hidden, inner),
-        }
-    tensors["model.norm.weight"] = norm()
-    if not config["tie_word_embeddings"]:
-        tensors["lm_head.weight"] = weight(int(config["vocab_size"]), hidden)
-    model_dir.mkdir(parents=True, exist_ok=True)
-    (model_dir / "config.json").write_text(json.dumps(config))
-    save_file(tensors, model_dir / "model.safetensors")
-    return model_dir
 
 
 def make_driver(model_dir: Path, dtype: str, block_size: int = 16) -> ExecutorDriver:

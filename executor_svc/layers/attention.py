@@ -15,8 +15,18 @@ from kernels import (
     RowExactLinear,
     paged_attention,
     reshape_and_cache,
+    rms_norm,
     rotary_embedding,
 )
+
+
+@dataclass(slots=True, frozen=True)
+class HeadNorms:
+    """Norms of each head of the queries and of the keys, before they are rotated."""
+
+    query: torch.Tensor  # [head_dim]
+    key: torch.Tensor
+    eps: float
 
 
 @dataclass(slots=True, frozen=True)
@@ -36,11 +46,13 @@ class Attention:
         out_projection: RowExactLinear,
         num_heads: int,
         head_dim: int,
+        head_norms: HeadNorms | None = None,
     ) -> None:
         self._qkv_projection = qkv_projection
         self._out_projection = out_projection
         self._num_heads = num_heads
         self._head_dim = head_dim
+        self._head_norms = head_norms
 
     def __call__(
         self,
@@ -53,12 +65,25 @@ class Attention:
         # [num_tokens, num_heads + 2 * num_kv_heads, head_dim]
         qkv = self._qkv_projection(hidden_states).view(num_tokens, -1, self._head_dim)
         num_kv_heads = (qkv.shape[1] - self._num_heads) // 2
-        rotated = rotary_embedding(qkv[:, :-num_kv_heads], step.cos, step.sin)
+        heads = self._normed(qkv[:, :-num_kv_heads])
+        rotated = rotary_embedding(heads, step.cos, step.sin)
         query, key = rotated[:, : self._num_heads], rotated[:, self._num_heads :]
         value = qkv[:, -num_kv_heads:]
         reshape_and_cache(key, value, key_cache, value_cache, step.slot_mapping)
         output = paged_attention(query, key_cache, value_cache, step.plan)
         return self._out_projection(output.view(num_tokens, -1))
+
+    def _normed(self, heads: torch.Tensor) -> torch.Tensor:
+        """Of queries, then keys [num_tokens, heads, head_dim]."""
+        norms = self._head_norms
+        if norms is None:
+            return heads
+        queries, keys = heads[:, : self._num_heads], heads[:, self._num_heads :]
+        normed = [
+            rms_norm(part.reshape(-1, self._head_dim), weight, norms.eps).view(part.shape)
+            for part, weight in ((queries, norms.query), (keys, norms.key))
+        ]
+        return torch.cat(normed, dim=1)
 
     def products(self) -> dict[str, RowExactLinear]:
         return {"qkv_projection": self._qkv_projection, "out_projection": self._out_projection}

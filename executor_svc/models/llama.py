@@ -1,21 +1,24 @@
 """Llama, and what is built like it: rotary grouped attention, RMS norms, gated feed-forward.
 
+Mistral, Qwen2, Qwen3 and the mixtures of experts differ in what `DecoderConfig` says.
 Knows tensors and Hugging Face's names for them; no request, no cache management. Invariant: as
 `CausalLM` demands, a token's result depends on its own context alone, bit by bit.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
 from executor_svc.kv_cache import KVCache, KVCacheSpec
-from executor_svc.layers.attention import Attention, AttentionInput
+from executor_svc.layers.attention import Attention, AttentionInput, HeadNorms
+from executor_svc.layers.mixture_of_experts import MixtureOfExperts
 from executor_svc.layers.mlp import GatedMLP
-from executor_svc.layers.rotary import RotaryConfig, RotaryTable
+from executor_svc.layers.rotary import RotaryTable
+from executor_svc.models.decoder_config import DecoderConfig, ExpertsConfig, read_decoder_config
 from executor_svc.weights import ModelError, Weights
 from kernels import (
     AttentionMetadata,
@@ -29,72 +32,20 @@ from kernels import (
 
 
 @dataclass(slots=True, frozen=True)
-class LlamaConfig:
-    vocab_size: int
-    hidden_size: int
-    intermediate_size: int
-    num_layers: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    rms_norm_eps: float
-    max_position_embeddings: int
-    rotary: RotaryConfig
-    has_tied_embeddings: bool
-    has_attention_bias: bool
-    has_mlp_bias: bool
-
-    @classmethod
-    def from_dict(cls, config: dict[str, Any]) -> LlamaConfig:
-        """Of config.json. Raises ModelError for what would be computed wrongly."""
-        activation = config.get("hidden_act", "silu")
-        if activation != "silu":
-            raise ModelError(f"hidden_act {activation!r} is not silu")
-        try:
-            hidden_size = int(config["hidden_size"])
-            num_heads = int(config["num_attention_heads"])
-            num_kv_heads = int(config.get("num_key_value_heads") or num_heads)
-            if num_heads % num_kv_heads:
-                raise ModelError(f"{num_heads} heads can not share {num_kv_heads} key heads")
-            head_dim = int(config.get("head_dim") or hidden_size // num_heads)
-            max_positions = int(config["max_position_embeddings"])
-            scaling = config.get("rope_parameters") or config.get("rope_scaling") or {}
-            theta = scaling.get("rope_theta") or config.get("rope_theta") or 10000.0
-            return cls(
-                vocab_size=int(config["vocab_size"]),
-                hidden_size=hidden_size,
-                intermediate_size=int(config["intermediate_size"]),
-                num_layers=int(config["num_hidden_layers"]),
-                num_heads=num_heads,
-                num_kv_heads=num_kv_heads,
-                head_dim=head_dim,
-                rms_norm_eps=float(config.get("rms_norm_eps", 1e-6)),
-                max_position_embeddings=max_positions,
-                rotary=RotaryConfig(head_dim, float(theta), max_positions, scaling),
-                has_tied_embeddings=bool(config.get("tie_word_embeddings", False)),
-                has_attention_bias=bool(config.get("attention_bias", False)),
-                has_mlp_bias=bool(config.get("mlp_bias", False)),
-            )
-        except KeyError as error:
-            raise ModelError(f"config.json has no {error.args[0]}") from error
-        except (TypeError, ValueError) as error:
-            raise ModelError(f"config.json: {error}") from error
-
-
-@dataclass(slots=True, frozen=True)
 class LlamaLayer:
     """Pre-norm attention and feed-forward; the residual runs beside them."""
 
     input_norm: torch.Tensor  # [hidden_size]
     attention: Attention
     post_attention_norm: torch.Tensor  # [hidden_size]
-    mlp: GatedMLP
+    mlp: GatedMLP | MixtureOfExperts
+    window: int  # 0: it attends to all that was
 
 
 class LlamaModel:
     """See `CausalLM`."""
 
-    def __init__(self, config: LlamaConfig, weights: Weights, dtype: torch.dtype) -> None:
+    def __init__(self, config: DecoderConfig, weights: Weights, dtype: torch.dtype) -> None:
         self._config = config
         try:
             self._rotary = RotaryTable(config.rotary, dtype)
@@ -135,13 +86,21 @@ class LlamaModel:
     ) -> torch.Tensor:
         eps = self._config.rms_norm_eps
         cos, sin = self._rotary.lookup(positions)
-        plan = plan_attention(metadata, self.attention_shape(kv_cache.block_size))
-        step = AttentionInput(cos, sin, metadata.slot_mapping, plan)
+        shape = self.attention_shape(kv_cache.block_size)
+        steps = {  # by window
+            window: AttentionInput(
+                cos,
+                sin,
+                metadata.slot_mapping,
+                plan_attention(metadata, replace(shape, window=window)),
+            )
+            for window in sorted(set(self._config.windows))
+        }
         residual = F.embedding(input_ids, self._embedding)
         hidden_states = rms_norm(residual, self._layers[0].input_norm, eps)
         for index, layer in enumerate(self._layers):
             attended = layer.attention(
-                hidden_states, kv_cache.key(index), kv_cache.value(index), step
+                hidden_states, kv_cache.key(index), kv_cache.value(index), steps[layer.window]
             )
             hidden_states, residual = add_rms_norm(
                 attended, residual, layer.post_attention_norm, eps
@@ -157,8 +116,11 @@ class LlamaModel:
         return self._head(hidden_states).float()
 
     def products(self) -> dict[str, RowExactLinear]:
-        first = self._layers[0]
-        return first.attention.products() | first.mlp.products() | {"lm_head": self._head}
+        products = {"lm_head": self._head}
+        for layer in self._layers:  # a shape that several layers have is tried once
+            for name, product in (layer.attention.products() | layer.mlp.products()).items():
+                products.setdefault(name, product)
+        return products
 
     def attention_shape(self, block_size: int) -> AttentionShape:
         config = self._config
@@ -168,42 +130,101 @@ class LlamaModel:
 
 
 def build_llama(config: dict[str, Any], weights: Weights, dtype: torch.dtype) -> LlamaModel:
-    return LlamaModel(LlamaConfig.from_dict(config), weights, dtype)
+    return LlamaModel(read_decoder_config(config), weights, dtype)
 
 
 def _load_layer(
-    config: LlamaConfig, weights: Weights, index: int, padding: RowPadding
+    config: DecoderConfig, weights: Weights, index: int, padding: RowPadding
 ) -> LlamaLayer:
     prefix = f"model.layers.{index}."
-    hidden, inner = config.hidden_size, config.intermediate_size
-    query_size = config.num_heads * config.head_dim
-    kv_size = config.num_kv_heads * config.head_dim
+    hidden = (config.hidden_size,)
+    load = _LayerWeights(weights, prefix, padding)
+    experts = config.experts
+    is_sparse = experts is not None and experts.is_sparse[index]
+    return LlamaLayer(
+        input_norm=weights.get(prefix + "input_layernorm.weight", hidden),
+        attention=_load_attention(config, load),
+        post_attention_norm=weights.get(prefix + "post_attention_layernorm.weight", hidden),
+        mlp=_load_experts(config, experts, load)
+        if is_sparse and experts is not None
+        else _load_mlp(config, load),
+        window=config.windows[index],
+    )
 
-    def fused(parts: dict[str, int], in_features: int, has_bias: bool) -> RowExactLinear:
+
+class _LayerWeights:
+    """The weights of one layer, by their names within it."""
+
+    def __init__(self, weights: Weights, prefix: str, padding: RowPadding) -> None:
+        self._weights = weights
+        self._prefix = prefix
+        self._padding = padding
+
+    def vector(self, name: str, size: int) -> torch.Tensor:
+        return self._weights.get(self._prefix + name, (size,))
+
+    def fused(
+        self, parts: dict[str, int], in_features: int, has_bias: bool = False
+    ) -> RowExactLinear:
         """The weights of several products of the same input, one below the other."""
-        named = [(prefix + name, size) for name, size in parts.items()]
-        weight = torch.cat([weights.get(f"{n}.weight", (size, in_features)) for n, size in named])
+        get = self._weights.get
+        named = [(self._prefix + name, size) for name, size in parts.items()]
+        weight = torch.cat([get(f"{name}.weight", (size, in_features)) for name, size in named])
         if not has_bias:
-            return RowExactLinear(weight, padding=padding)
-        bias = torch.cat([weights.get(f"{n}.bias", (size,)) for n, size in named])
-        return RowExactLinear(weight, bias, padding)
+            return RowExactLinear(weight, padding=self._padding)
+        bias = torch.cat([get(f"{name}.bias", (size,)) for name, size in named])
+        return RowExactLinear(weight, bias, self._padding)
 
+
+def _load_attention(config: DecoderConfig, load: _LayerWeights) -> Attention:
+    hidden, head_dim = config.hidden_size, config.head_dim
+    query_size = config.num_heads * head_dim
+    kv_size = config.num_kv_heads * head_dim
     qkv = {
         "self_attn.q_proj": query_size,
         "self_attn.k_proj": kv_size,
         "self_attn.v_proj": kv_size,
     }
-    return LlamaLayer(
-        input_norm=weights.get(prefix + "input_layernorm.weight", (hidden,)),
-        attention=Attention(
-            fused(qkv, hidden, config.has_attention_bias),
-            fused({"self_attn.o_proj": hidden}, query_size, config.has_attention_bias),
-            config.num_heads,
-            config.head_dim,
-        ),
-        post_attention_norm=weights.get(prefix + "post_attention_layernorm.weight", (hidden,)),
-        mlp=GatedMLP(
-            fused({"mlp.gate_proj": inner, "mlp.up_proj": inner}, hidden, config.has_mlp_bias),
-            fused({"mlp.down_proj": hidden}, inner, config.has_mlp_bias),
-        ),
+    head_norms = None
+    if config.has_head_norms:
+        head_norms = HeadNorms(
+            load.vector("self_attn.q_norm.weight", head_dim),
+            load.vector("self_attn.k_norm.weight", head_dim),
+            config.rms_norm_eps,
+        )
+    return Attention(
+        load.fused(qkv, hidden, config.has_qkv_bias),
+        load.fused({"self_attn.o_proj": hidden}, query_size, config.has_output_bias),
+        config.num_heads,
+        head_dim,
+        head_norms,
+    )
+
+
+def _load_mlp(config: DecoderConfig, load: _LayerWeights) -> GatedMLP:
+    hidden, inner = config.hidden_size, config.intermediate_size
+    gate_up = {"mlp.gate_proj": inner, "mlp.up_proj": inner}
+    return GatedMLP(
+        load.fused(gate_up, hidden, config.has_mlp_bias),
+        load.fused({"mlp.down_proj": hidden}, inner, config.has_mlp_bias),
+    )
+
+
+def _load_experts(
+    config: DecoderConfig, experts: ExpertsConfig, load: _LayerWeights
+) -> MixtureOfExperts:
+    hidden, inner, names = config.hidden_size, experts.intermediate_size, experts.names
+
+    def expert(number: int) -> GatedMLP:
+        prefix = f"{names.block}.experts.{number}."
+        return GatedMLP(
+            load.fused({prefix + names.gate: inner, prefix + names.up: inner}, hidden),
+            load.fused({prefix + names.down: hidden}, inner),
+        )
+
+    return MixtureOfExperts(
+        load.fused({f"{names.block}.gate": experts.num_experts}, hidden),
+        [expert(number) for number in range(experts.num_experts)],
+        experts.num_experts_per_token,
+        experts.normalizes,
     )

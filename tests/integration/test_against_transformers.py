@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ import torch
 from executor_svc.model_loader import load_model
 from executor_svc.models.causal_lm import CausalLM
 from tests.executor_driver import ExecutorDriver
+from tests.tiny_checkpoint import FAMILIES
 
 transformers = pytest.importorskip("transformers")
 
@@ -32,7 +34,8 @@ CONFIG: dict[str, int | float | bool] = {
     "max_position_embeddings": 512,
     "initializer_range": 0.3,  # the usual 0.02 gives logits that hardly depend on the context
 }
-CHECKPOINTS: dict[str, dict[str, int | bool]] = {
+CHECKPOINTS: dict[str, dict[str, Any]] = {
+    **FAMILIES,
     "tied": {"tie_word_embeddings": True},
     "untied": {"tie_word_embeddings": False},
     "one_key_head": {"tie_word_embeddings": False, "num_key_value_heads": 1},
@@ -45,8 +48,10 @@ class Pair:
 
     def __init__(self, model_dir: Path) -> None:
         self.ours: CausalLM = load_model(model_dir, "float32")
-        theirs = transformers.LlamaForCausalLM
-        self._theirs = theirs.from_pretrained(model_dir, dtype=torch.float32).eval()
+        theirs = transformers.AutoModelForCausalLM
+        self._theirs = theirs.from_pretrained(
+            model_dir, dtype=torch.float32, attn_implementation="eager"
+        ).eval()
 
     @torch.inference_mode()
     def assert_agrees(self, driver: ExecutorDriver, request_id: str) -> None:
@@ -69,8 +74,10 @@ def pair(
     torch.set_num_threads(1)
     model_dir = tmp_path_factory.mktemp(request.param)
     torch.manual_seed(7)
-    config = transformers.LlamaConfig(**CONFIG | CHECKPOINTS[request.param])
-    transformers.LlamaForCausalLM(config).save_pretrained(model_dir)
+    config = transformers.AutoConfig.for_model(
+        **{"model_type": "llama"} | CONFIG | CHECKPOINTS[request.param]
+    )
+    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(model_dir)
     yield Pair(model_dir)
     torch.set_num_threads(num_threads)
 

@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from executor_svc.model_loader import load_model
-from tests.executor_driver import ExecutorDriver, write_tiny_llama
+from tests.executor_driver import ExecutorDriver
+from tests.tiny_checkpoint import write_tiny_llama
 
 # Looked up here, since the first look takes seconds that a test does not have.
 LlamaForCausalLM: Any = pytest.importorskip("transformers").LlamaForCausalLM

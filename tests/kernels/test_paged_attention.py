@@ -104,6 +104,23 @@ def test_agrees_with_the_reference(shape: tuple[int, int, int, int], dtype: torc
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("window", [1, 16, 100, 128, 299])
+def test_a_window_agrees_with_the_reference(window: int, dtype: torch.dtype) -> None:
+    """Of a query's context, only the last positions count, whole chunks left out or not."""
+    case = Case(AttentionShape(4, 2, 16, 16, dtype, window), ROWS)
+    everyone = list(range(len(ROWS)))
+    expected = reference.paged_attention(
+        case.query, case.key_cache, case.value_cache, case.metadata(everyone), window
+    )
+    tolerance = 1e-5 if dtype == torch.float32 else 2e-2
+    got = case.attend(everyone)
+    torch.testing.assert_close(got, expected, rtol=tolerance, atol=tolerance)
+    together = got.split([num_queries for num_queries, _ in ROWS])
+    for row in everyone:
+        assert torch.equal(case.attend([row]), together[row]), ROWS[row]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_rows_stand_alone(shape: tuple[int, int, int, int], dtype: torch.dtype) -> None:
     """In any order and company a row has the same bits."""
@@ -118,12 +135,13 @@ def test_rows_stand_alone(shape: tuple[int, int, int, int], dtype: torch.dtype) 
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("window", [0, 30, 150])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_token_does_not_depend_on_its_chunk(
-    shape: tuple[int, int, int, int], dtype: torch.dtype
+    shape: tuple[int, int, int, int], window: int, dtype: torch.dtype
 ) -> None:
     """The last token of a prefill has the bits of a decode at its position."""
-    whole = Case(AttentionShape(*shape, dtype), [(300, 300)])
+    whole = Case(AttentionShape(*shape, dtype, window), [(300, 300)])
     output = whole.attend([0])
     for num_queries in (1, 2, 43):
         part = Case(whole.shape, [(num_queries, 300)])

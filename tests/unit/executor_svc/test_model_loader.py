@@ -11,7 +11,7 @@ import torch
 from executor_svc.model_loader import LoadOptions, ModelError, load_model, load_model_runner
 from executor_svc.models.llama import LlamaModel
 from segue.model_files.hand import write_hand_model
-from tests.executor_driver import write_tiny_llama
+from tests.tiny_checkpoint import write_tiny_llama
 
 
 def change_config(model_dir: Path, **changes: object) -> None:
@@ -30,6 +30,12 @@ def change_config(model_dir: Path, **changes: object) -> None:
         ({"num_attention_heads": None}, "config.json: int"),
         ({"num_key_value_heads": 4}, "6 heads can not share 4"),
         ({"dtype": "int8"}, "dtype 'int8' is not one of"),
+        ({"quantization_config": {"quant_method": "gptq"}}, "weights quantised by 'gptq'"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
+        ({"layer_types": ["linear_attention"] * 3}, "layer_types: 'linear_attention'"),
+        ({"model_type": "qwen3_moe"}, "config.json has no num_experts"),
+        ({"model_type": "qwen2"}, "no tensor model.layers.0.self_attn.q_proj.bias"),
+        ({"model_type": "qwen3"}, "no tensor model.layers.0.self_attn.q_norm.weight"),
     ],
 )
 def test_a_model_that_can_not_be_served(

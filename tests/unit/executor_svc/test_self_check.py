@@ -13,7 +13,7 @@ from executor_svc.model_loader import LoadOptions, load_model, load_model_runner
 from executor_svc.models.causal_lm import CausalLM
 from executor_svc.self_check import check_bit_exactness
 from kernels.row_exact_linear import RowCounts
-from tests.executor_driver import write_tiny_llama
+from tests.tiny_checkpoint import write_tiny_llama
 
 
 @pytest.fixture
