@@ -21,15 +21,18 @@ from executor_svc.config import ExecutorServiceConfig
 from executor_svc.metrics import ExecutorMetrics, serve_metrics
 from executor_svc.model_loader import LoadOptions, ModelError, load_model_runner
 from executor_svc.model_runner import ModelRunner
-from executor_svc.scheduler_client import Registration
+from executor_svc.scheduler_client import Announcement, Registration
 from executor_svc.service import ExecutorIdentity, ExecutorService
 from executor_svc.step_worker import StepWorker
+from segue.admin_client import AdminClient, AdminError
 from segue.config import parse_config
 from segue.grpc_server import EXECUTOR_SERVICE, Health, bind, make_server
 from segue.model_files.model_directory import ModelDirectory, ModelDirectoryError
 
 log = logging.getLogger("segue.executor")
 STOP_GRACE_S = 2.0
+DRAIN_CALL_S = 1.0
+DRAIN_POLL_S = 0.05
 
 
 def main() -> None:
@@ -76,18 +79,17 @@ async def serve(config: ExecutorServiceConfig, runner: ModelRunner, model_digest
     service.add_to(server)
     health = Health(server, [EXECUTOR_SERVICE])
     host = config.listen.rpartition(":")[0]
-    port = bind(server, config.listen)
+    port = bind(server, config.listen, config.tls)
+    await health.listen(config.health_listen)
     await server.start()
-    await health.set_all(is_serving=True)
     log.info("%s (%s) on %s:%d", config.executor_id, runner.capacity, host, port)
 
     registration = Registration(
         config.schedulers,
-        executor_id=config.executor_id,
-        incarnation_id=incarnation_id,
-        address=config.advertise or f"{host}:{port}",
+        Announcement(config.executor_id, incarnation_id, config.advertise or f"{host}:{port}"),
         epoch_seen=lambda: service.ledger.epoch_seen,
         heartbeat_s=config.heartbeat_s,
+        tls=config.tls,
     )
     metrics = ExecutorMetrics(config.executor_id, runner, worker, service)
     stop_metrics = (
@@ -97,17 +99,49 @@ async def serve(config: ExecutorServiceConfig, runner: ModelRunner, model_digest
         tasks = [
             group.create_task(registration.run()),
             group.create_task(service.send_alive(config.heartbeat_s)),
+            group.create_task(_keep_health(health, service, config)),
         ]
         await _until_signal()
+        await _drain(config, service)
         for task in tasks:
             task.cancel()
 
-    await health.set_all(is_serving=False)
+    await health.set_ready(is_ready=False)
     service.stop("the executor is stopping")
     await server.stop(STOP_GRACE_S)
+    await health.stop()
     worker.close()
     if stop_metrics is not None:
         stop_metrics()
+
+
+async def _keep_health(
+    health: Health, service: ExecutorService, config: ExecutorServiceConfig
+) -> None:
+    """Ready: a scheduler can send steps. Not alive: a step hangs, on a device that hangs say."""
+    await health.keep(
+        lambda: not service.is_hung(config.hang_s), lambda: service.is_led, config.heartbeat_s
+    )
+
+
+async def _drain(config: ExecutorServiceConfig, service: ExecutorService) -> None:
+    """Have the requests placed elsewhere at once, and tell what was computed of them till then."""
+    if not service.is_led:
+        return
+    try:
+        async with asyncio.timeout(config.drain_grace_s):
+            admin = AdminClient(config.schedulers, DRAIN_CALL_S, config.tls)
+            num_moved = await admin.drain(config.executor_id)
+            log.info("stopping; %d requests go elsewhere", num_moved)
+            # A step that was sent before the answer may come after it.
+            num_quiet = 0
+            while num_quiet < 2:
+                await asyncio.sleep(DRAIN_POLL_S)
+                num_quiet = num_quiet + 1 if service.is_idle else 0
+    except AdminError as error:
+        log.warning("stopping, and not drained: %s", error)
+    except TimeoutError:
+        log.warning("stopping in the middle of a step")
 
 
 async def _until_signal() -> None:

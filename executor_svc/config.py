@@ -8,9 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from segue.grpc_tls import TlsConfig
+
 
 @dataclass(slots=True, frozen=True)
-class ExecutorServiceConfig:
+class ExecutorServiceConfig(TlsConfig):
     """Flags are these names with dashes; vLLM's name where it has one."""
 
     model: Path = field(metadata={"help": "directory of the model"})
@@ -38,6 +40,15 @@ class ExecutorServiceConfig:
     )
     heartbeat_s: float = field(default=0.5, metadata={"help": "between two signs of life"})
     metrics_port: int = field(default=0, metadata={"help": "port of /metrics; 0: none"})
+    health_listen: str = field(
+        default="", metadata={"help": "address of a plain health service for probes; empty: none"}
+    )
+    hang_s: float = field(
+        default=300.0, metadata={"help": "not alive when one step runs for longer"}
+    )
+    drain_grace_s: float = field(
+        default=10.0, metadata={"help": "after SIGTERM, to hand requests over and end what runs"}
+    )
     fault_step_delay_ms: int = field(
         default=0, metadata={"help": "for tests: each step takes this much longer"}
     )

@@ -10,13 +10,24 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 import grpc
 
 from segue.grpc_server import LEADER_METADATA, open_channel
+from segue.grpc_tls import TlsFiles
 from segue.v1 import scheduler_pb2, scheduler_pb2_grpc
 
 log = logging.getLogger("segue.executor")
+
+
+@dataclass(slots=True, frozen=True)
+class Announcement:
+    """Who announces itself; `address` is where schedulers dial back."""
+
+    executor_id: str
+    incarnation_id: str
+    address: str
 
 
 class Registration:
@@ -25,18 +36,16 @@ class Registration:
     def __init__(
         self,
         addresses: Iterable[str],
+        announcement: Announcement,
         *,
-        executor_id: str,
-        incarnation_id: str,
-        address: str,
         epoch_seen: Callable[[], int],
         heartbeat_s: float,
+        tls: TlsFiles | None = None,
     ) -> None:
         self._configured = frozenset(addresses)
         self._known: set[str] = set()
-        self._executor_id = executor_id
-        self._incarnation_id = incarnation_id
-        self._address = address
+        self._announcement = announcement
+        self._tls = tls
         self._epoch_seen = epoch_seen
         self._heartbeat_s = heartbeat_s
         self._epoch_registered = 0
@@ -53,7 +62,7 @@ class Registration:
             group.create_task(self._announce(group, address))
 
     async def _announce(self, group: asyncio.TaskGroup, address: str) -> None:
-        async with open_channel(address) as channel:
+        async with open_channel(address, self._tls) as channel:
             stub = scheduler_pb2_grpc.SchedulerServiceStub(channel)
             while True:
                 is_known = await self._register(group, stub, address)
@@ -70,9 +79,9 @@ class Registration:
     ) -> bool:
         """Whether somebody answered there."""
         request = scheduler_pb2.RegisterRequest(
-            executor_id=self._executor_id,
-            incarnation_id=self._incarnation_id,
-            address=self._address,
+            executor_id=self._announcement.executor_id,
+            incarnation_id=self._announcement.incarnation_id,
+            address=self._announcement.address,
             epoch_seen=self._epoch_seen(),
         )
         timeout_s = max(1.0, 2 * self._heartbeat_s)

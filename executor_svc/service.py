@@ -115,6 +115,22 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
             log.info("stream ended: %s %s", code.name, details)
             await context.abort(code, details)
 
+    @property
+    def is_led(self) -> bool:
+        """A scheduler is connected, and may send steps."""
+        return self._stream is not None and self.ledger.is_open_on(self._stream)
+
+    @property
+    def is_idle(self) -> bool:
+        """No step runs, and all that was computed has been handed to gRPC."""
+        is_told = self._stream is None or self._stream.is_idle
+        return self.ledger.running_step is None and is_told
+
+    def is_hung(self, hang_s: float) -> bool:
+        """One step has been running for longer: only a new process helps."""
+        is_running = self.ledger.running_step is not None
+        return is_running and time.monotonic() - self._running_since > hang_s
+
     async def send_alive(self, heartbeat_s: float) -> None:
         """Runs beside everything else, so a long step does not look like a loss."""
         while True:
@@ -204,6 +220,8 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
             raise HelloError(
                 f"protocol version {hello.protocol_version}, ours is {wire.PROTOCOL_VERSION}"
             )
+        if hello.executor_id not in ("", identity.executor_id):  # before anybody is taken over from
+            raise HelloError(f"this is {identity.executor_id}, not {hello.executor_id}")
         if identity.deployment and hello.deployment_id != identity.deployment:
             raise HelloError(f"deployment {hello.deployment_id!r}, ours is {identity.deployment!r}")
         if hello.model_digest and hello.model_digest != identity.model_digest:

@@ -1,7 +1,8 @@
 """The gateway process: reads the model directory, serves HTTP, until SIGTERM.
 
 The only file of the service that builds real things. Invariant: on SIGTERM it first says that it is
-not ready, then lets running answers finish within the grace, then closes.
+not ready, then lets running answers finish within the grace, then closes. A stream that is cut off
+then is not aborted: its client goes on through another gateway.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from gateway_svc.metrics import GatewayMetrics
 from gateway_svc.scheduler_client import SchedulerClient, SessionSettings
 from gateway_svc.tokenizer import Tokenizer
 from segue.config import parse_config
+from segue.grpc_tls import TlsFileError
 from segue.model_files.model_directory import ModelDirectory, ModelDirectoryError
 
 log = logging.getLogger("segue.gateway")
@@ -55,10 +57,12 @@ def main() -> None:
     try:
         model = ModelDirectory.load(config.model)
         tokenizer = Tokenizer(model.tokenizer_path, model.vocab_size)
+        if config.tls is not None:
+            config.tls.check()
         gc.collect()
         gc.freeze()  # what is loaded stays: going through it takes 15 ms of every stream's time
         uvloop.run(serve(config, model, tokenizer))
-    except ModelDirectoryError as error:
+    except (ModelDirectoryError, TlsFileError) as error:
         sys.exit(f"gateway_svc: error: {error}")
     except OSError as error:
         sys.exit(f"gateway_svc: error: {config.host}:{config.port}: {error.strerror or error}")
@@ -70,7 +74,7 @@ def build(
     metrics = GatewayMetrics(config.model_names[0])
     availability = Availability(config.stall_s, time.monotonic())
     settings = SessionSettings(
-        config.gateway_id, config.schedulers, config.lease_ttl_s, config.heartbeat_s
+        config.gateway_id, config.schedulers, config.lease_ttl_s, config.heartbeat_s, config.tls
     )
     client = SchedulerClient(settings, Ledger(tokenizer, metrics), availability, metrics)
     gateway = Gateway(client, tokenizer, config.scheduler_wait_s)
@@ -110,6 +114,7 @@ async def serve(config: GatewayConfig, model: ModelDirectory, tokenizer: Tokeniz
             session = group.create_task(gateway.client.run())
             http = group.create_task(server.serve(sockets=[listener]))
             await _stopped(gateway, config.drain_grace_s)
+            gateway.is_handing_over = True
             server.should_exit = True
             await http
             await gateway.client.say_goodbye()

@@ -8,9 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from segue.grpc_tls import TlsConfig
+
 
 @dataclass(slots=True, frozen=True)
-class GatewayConfig:
+class GatewayConfig(TlsConfig):
     """The OpenAI-compatible gateway. Flags are these names with dashes."""
 
     model: Path = field(metadata={"help": "model directory (tokenizer, template, limits)"})

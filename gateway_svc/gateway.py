@@ -35,6 +35,7 @@ class Gateway:
         self._tokenizer = tokenizer
         self._wait_s = scheduler_wait_s
         self.is_draining = False
+        self.is_handing_over = False  # streams that end now go on elsewhere
         self._num_open = 0
         self._all_closed = asyncio.Event()
         self._all_closed.set()
@@ -70,7 +71,8 @@ class Gateway:
         self._count(-1)
         if stream is not None and stream.has_diverged:
             self.client.metrics.streams_diverged.inc()
-        if stream is None or stream.is_current:
+        is_kept = self.is_handing_over and stream is not None
+        if not is_kept and (stream is None or stream.is_current):
             self.client.release(live, CLIENT_LEFT)
         self._update_busy()
 

@@ -30,6 +30,7 @@ from gateway_svc.metrics import GatewayMetrics
 from gateway_svc.scheduler_addresses import SchedulerAddresses
 from segue import wire
 from segue.grpc_server import LEADER_METADATA, open_channel
+from segue.grpc_tls import TlsFiles
 from segue.types import Attachment
 from segue.v1 import scheduler_pb2, scheduler_pb2_grpc, types_pb2
 
@@ -66,6 +67,7 @@ class SessionSettings:
     schedulers: tuple[str, ...]
     lease_ttl_s: float
     heartbeat_s: float
+    tls: TlsFiles | None = None
 
 
 class SchedulerClient:
@@ -148,7 +150,7 @@ class SchedulerClient:
                 self._session.abort(choice)
 
     async def _run_session(self, address: str) -> None:
-        async with open_channel(address) as channel:
+        async with open_channel(address, self.settings.tls) as channel:
             self._session = _Session(self, address, channel)
             try:
                 await self._session.run()

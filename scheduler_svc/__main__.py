@@ -23,6 +23,7 @@ from scheduler_svc.lease import LeaseKeeper
 from scheduler_svc.loop import Deposed, EngineLoop, Envelope
 from scheduler_svc.metrics import serve_metrics
 from scheduler_svc.policies import UnknownPolicy, load_policy
+from scheduler_svc.readiness import Readiness
 from scheduler_svc.service import SchedulerService
 from scheduler_svc.sessions import Sessions
 from scheduler_svc.store.redis_store import open_store
@@ -64,7 +65,8 @@ async def lead(
     for item in config.executors:
         executor_id, _, address = item.partition("=")
         loop.post(Envelope(ExecutorRegistered(executor_id, address)))
-    serve_metrics(config.metrics_port, loop, codec)
+    host = config.listen.rpartition(":")[0].strip("[]")
+    serve_metrics(host, config.metrics_port, loop, codec)
     gc.collect()
     gc.freeze()  # what is there now stays: going through it in the middle of a step takes 20 ms
     service.loop = loop
@@ -108,12 +110,16 @@ async def serve(config: SchedulerServiceConfig) -> int:
     service.register(server)
     health = Health(server, [SCHEDULER_SERVICE])
     try:
-        port = bind(server, config.listen)
+        port = bind(server, config.listen, config.tls)
+        await health.listen(config.health_listen)
     except OSError as error:
         log.error("%s", error)
         return 1
     await server.start()
-    await health.set_all(is_serving=True)
+    readiness = Readiness(lease, lambda: service.loop, config.stall_s)
+    probes = asyncio.create_task(
+        health.keep(lambda: True, readiness.is_ready, config.heartbeat_s), name="health"
+    )
     log.info("scheduler %s listens on port %d", config.scheduler_id, port)
     code = 0
     campaign = asyncio.create_task(lead(config, store, lease, service, sessions, stopping))
@@ -129,9 +135,11 @@ async def serve(config: SchedulerServiceConfig) -> int:
         log.error("ends, since it does not lead any more: %s", error)
         code = 1
     stop.cancel()
-    await health.set_all(is_serving=False)
+    probes.cancel()
+    await health.set_ready(is_ready=False)
     sessions.end_all()
     await server.stop(STOP_GRACE_S)
+    await health.stop()
     await store.close()
     return code
 

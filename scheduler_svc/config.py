@@ -11,12 +11,13 @@ from hashlib import blake2b
 from scheduler_svc.core.engine_state import EngineConfig
 from scheduler_svc.core.scheduler_config import SchedulerConfig
 from scheduler_svc.core.three_queue.config import ThreeQueueConfig
+from segue.grpc_tls import TlsConfig
 
 HASH_ALGORITHM = "blake2b-16"  # of blocks
 
 
 @dataclass(slots=True, frozen=True)
-class SchedulerServiceConfig:
+class SchedulerServiceConfig(TlsConfig):
     """Flags are these names with dashes; vLLM's name where it has one."""
 
     listen: str = field(default="127.0.0.1:50051", metadata={"help": "address to serve gRPC on"})
@@ -97,7 +98,15 @@ class SchedulerServiceConfig:
     log_steps: bool = field(default=False, metadata={"help": "log one line for each step"})
     metrics_port: int = field(default=0, metadata={"help": "port of /metrics; 0: none"})
 
+    health_listen: str = field(
+        default="", metadata={"help": "address of a plain health service for probes; empty: none"}
+    )
+    stall_s: float = field(
+        default=10.0, metadata={"help": "not ready when requests wait and no step ends for longer"}
+    )
+
     def __post_init__(self) -> None:
+        TlsConfig.__post_init__(self)
         is_asked = self.preempt_for_admission or self.priority_aging_s
         if is_asked and self.policy == "three_queue":
             raise ValueError("three_queue has neither --preempt-for-admission nor ageing")

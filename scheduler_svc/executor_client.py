@@ -28,6 +28,7 @@ from scheduler_svc.core.events import (
 from scheduler_svc.core.lane import Lane, LaneStatus
 from segue import wire
 from segue.grpc_server import execute_stub, open_channel
+from segue.grpc_tls import EXECUTOR_NAME
 from segue.v1 import executor_pb2, types_pb2
 
 log = logging.getLogger("segue.scheduler")
@@ -205,7 +206,7 @@ class Executors:
             self._num_streams += 1
             stream = ExecutorStream(lane.executor_id, self._num_streams, self._core.leader[0])
             try:
-                async with open_channel(lane.address) as channel:
+                async with open_channel(lane.address, self._config.tls, EXECUTOR_NAME) as channel:
                     await self._talk(lane, stream, execute_stub(channel))
             except (grpc.aio.AioRpcError, StreamEnded) as error:
                 level = logging.DEBUG if attempt else logging.INFO
@@ -230,6 +231,7 @@ class Executors:
             deployment_id=self._config.deployment,
             leader=types_pb2.Leader(epoch=epoch, leader_id=leader_id),
             model_digest=self._model_digest,
+            executor_id=lane.executor_id,
         )
         stream.outgoing.put_nowait(executor_pb2.ExecuteRequest(hello=hello))
         alive = asyncio.create_task(self._send_alive(stream, epoch))

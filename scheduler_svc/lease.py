@@ -51,6 +51,7 @@ class LeaseKeeper:
         self._held: LeaseHeld | None = None
         self._run_id = ""
         self._courtesy_left_s: float | None = None
+        self.is_store_down = False
         self.highest_epoch_seen = 0  # named by a peer: the next epoch must be above it
 
     @property
@@ -63,15 +64,14 @@ class LeaseKeeper:
     async def campaign(self) -> tuple[LeaseAcquired, str]:
         """Returns when we lead: what was acquired, and the leader id drawn for it."""
         leader_id = secrets.token_hex(8)
-        was_down = False
         while True:
             try:
                 acquired = await self._attempt(leader_id)
-                was_down = False
+                self.is_store_down = False
             except StoreUnavailable as error:
-                if not was_down:
+                if not self.is_store_down:
                     log.warning("redis is not available, no lease can be taken: %s", error)
-                was_down, acquired = True, None
+                self.is_store_down, acquired = True, None
             if acquired is not None:
                 log.info("leads with epoch %d as %s", acquired.epoch, leader_id)
                 return acquired, leader_id

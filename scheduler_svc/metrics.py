@@ -81,10 +81,10 @@ class SchedulerCollector:
         yield finished
 
 
-def serve_metrics(port: int, loop: EngineLoop, codec: TimedCodec) -> None:
-    """Serve /metrics on this port of the loopback address; 0: not at all."""
+def serve_metrics(host: str, port: int, loop: EngineLoop, codec: TimedCodec) -> None:
+    """Serve /metrics on this port; 0: not at all."""
     if port == 0:
         return
     registry = CollectorRegistry()
     registry.register(SchedulerCollector(loop, codec))
-    start_http_server(port, addr="127.0.0.1", registry=registry)
+    start_http_server(port, addr=host, registry=registry)

@@ -12,6 +12,7 @@ from typing import Any
 import grpc
 
 from segue.grpc_server import LEADER_METADATA, open_channel
+from segue.grpc_tls import TlsFiles
 from segue.v1 import scheduler_pb2, scheduler_pb2_grpc
 
 _TRY_THE_NEXT = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED})
@@ -28,9 +29,12 @@ class NoLeader(AdminError):
 class AdminClient:
     """One channel for each call: these are rare, and a scheduler may be another one by then."""
 
-    def __init__(self, addresses: Sequence[str], timeout_s: float = 5.0) -> None:
+    def __init__(
+        self, addresses: Sequence[str], timeout_s: float = 5.0, tls: TlsFiles | None = None
+    ) -> None:
         self._addresses = list(addresses)
         self._timeout_s = timeout_s
+        self._tls = tls
 
     async def get_status(self) -> scheduler_pb2.GetStatusResponse:
         return await self._call("GetStatus", scheduler_pb2.GetStatusRequest())
@@ -60,7 +64,7 @@ class AdminClient:
         while address := next((a for a in [*named, *self._addresses] if a not in asked), None):
             asked.append(address)
             try:
-                async with open_channel(address) as channel:
+                async with open_channel(address, self._tls) as channel:
                     stub = scheduler_pb2_grpc.SchedulerServiceStub(channel)
                     return await getattr(stub, method)(request, timeout=self._timeout_s)
             except grpc.aio.AioRpcError as error:

@@ -17,6 +17,8 @@ from google.protobuf.json_format import MessageToDict
 from segue.admin_client import AdminClient, AdminError
 from segue.commands.running_serve import NothingServed, add_state_dir_flag, running_serve
 from segue.commands.text_table import text_table
+from segue.config import add_flags, config_from
+from segue.grpc_tls import TlsConfig
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction  # pyright: ignore[reportPrivateUsage]
@@ -46,6 +48,7 @@ def register(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
         command.add_argument(
             "--scheduler", metavar="HOST:PORT,…", help="ask these instead of a local serve's"
         )
+        add_flags(command, TlsConfig)
         command.set_defaults(func=run)
 
 
@@ -56,8 +59,9 @@ def run(args: argparse.Namespace) -> int:
             if args.scheduler
             else running_serve(args.state_dir)[1].schedulers
         )
-        print(asyncio.run(_act(AdminClient(addresses), args)))
-    except (AdminError, NothingServed) as error:
+        admin = AdminClient(addresses, tls=config_from(TlsConfig, args).tls)
+        print(asyncio.run(_act(admin, args)))
+    except (AdminError, NothingServed, OSError) as error:
         print(f"segue ctl: {error}", file=sys.stderr)
         return 1
     return 0

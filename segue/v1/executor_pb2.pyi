@@ -38,16 +38,18 @@ class ExecuteResponse(_message.Message):
     def __init__(self, hello_ack: _Optional[_Union[ExecutorHelloAck, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., step_result: _Optional[_Union[ModelRunnerOutput, _Mapping]] = ..., step_failed: _Optional[_Union[StepFailed, _Mapping]] = ..., alive: _Optional[_Union[_types_pb2.Alive, _Mapping]] = ..., goodbye: _Optional[_Union[_types_pb2.Goodbye, _Mapping]] = ...) -> None: ...
 
 class ExecutorHello(_message.Message):
-    __slots__ = ("protocol_version", "deployment_id", "leader", "model_digest")
+    __slots__ = ("protocol_version", "deployment_id", "leader", "model_digest", "executor_id")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     DEPLOYMENT_ID_FIELD_NUMBER: _ClassVar[int]
     LEADER_FIELD_NUMBER: _ClassVar[int]
     MODEL_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    EXECUTOR_ID_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     deployment_id: str
     leader: _types_pb2.Leader
     model_digest: str
-    def __init__(self, protocol_version: _Optional[int] = ..., deployment_id: _Optional[str] = ..., leader: _Optional[_Union[_types_pb2.Leader, _Mapping]] = ..., model_digest: _Optional[str] = ...) -> None: ...
+    executor_id: str
+    def __init__(self, protocol_version: _Optional[int] = ..., deployment_id: _Optional[str] = ..., leader: _Optional[_Union[_types_pb2.Leader, _Mapping]] = ..., model_digest: _Optional[str] = ..., executor_id: _Optional[str] = ...) -> None: ...
 
 class ExecutorHelloAck(_message.Message):
     __slots__ = ("executor_id", "incarnation_id", "generation", "last_step", "first_kept_step_id", "capacity", "model_digest")

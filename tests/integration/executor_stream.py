@@ -169,7 +169,7 @@ async def running_executor(heartbeat_s: float = 0.02) -> AsyncIterator[ExecutorE
     health = Health(server, [EXECUTOR_SERVICE])
     port = bind(server, "127.0.0.1:0")
     await server.start()
-    await health.set_all(is_serving=True)
+    await health.set_ready(is_ready=True)
     alive = asyncio.create_task(service.send_alive(heartbeat_s))
     end = ExecutorEnd(runner, service, f"127.0.0.1:{port}")
     try:

@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 
-from executor_svc.scheduler_client import Registration
+from executor_svc.scheduler_client import Announcement, Registration
 from segue.grpc_server import LEADER_METADATA, bind, make_server
 from segue.v1 import scheduler_pb2, scheduler_pb2_grpc, types_pb2
 
@@ -48,9 +48,7 @@ async def serving(scheduler: FakeScheduler) -> AsyncIterator[FakeScheduler]:
 async def registering(*addresses: str) -> AsyncIterator[None]:
     registration = Registration(
         addresses,
-        executor_id="e0",
-        incarnation_id="0001-abc",
-        address="127.0.0.1:1234",
+        Announcement("e0", "0001-abc", "127.0.0.1:1234"),
         epoch_seen=lambda: 7,
         heartbeat_s=0.02,
     )

@@ -125,6 +125,7 @@ async def test_lower_epoch_or_other_leader_is_refused(
         ({"protocol_version": 99}, "protocol version"),
         ({"deployment_id": "staging"}, "deployment"),
         ({"model_digest": "other"}, "model"),
+        ({"executor_id": "e1"}, "this is e0, not e1"),
     ],
 )
 async def test_scheduler_of_something_else_changes_nothing(

@@ -118,6 +118,37 @@ async def test_the_grace_has_an_end(stub: SchedulerStub, model_dir: Path) -> Non
         await asyncio.gather(asked, return_exceptions=True)
 
 
+async def test_a_stream_that_outlives_the_grace_goes_on_through_another_gateway(
+    stub: SchedulerStub, model_dir: Path
+) -> None:
+    """A rolling update must not abort what it cuts off."""
+    body: dict[str, Any] = {"prompt": "p", "stream": True}
+    text, event_id = "", ""
+    async with (
+        serve_stub(stub) as address,
+        _gateway(model_dir, address, "--gateway-id", "g0", "--drain-grace-s", "0.1") as first,
+        _gateway(model_dir, address, "--gateway-id", "g1") as second,
+    ):
+        with contextlib.suppress(httpx.RemoteProtocolError, httpx.ReadError):
+            async with first.http.stream("POST", "/v1/completions", json=body) as response:
+                stub.step(12)
+                async for line in response.aiter_lines():
+                    if line.startswith("id: "):
+                        event_id = line.removeprefix("id: ")
+                    elif line.startswith("data: "):
+                        text += _text(line)
+                        first.process.send_signal(signal.SIGTERM)
+        assert await first.end() == 0
+        assert text == TEXT[:12]
+        stub.is_running = True
+        answer = await second.http.get(
+            f"/v1/streams/{event_id.partition(';')[0]}", headers={"Last-Event-ID": event_id}
+        )
+
+    rest = [_text(line) for line in answer.text.splitlines() if line.startswith("data: {")]
+    assert text + "".join(rest) == TEXT
+
+
 async def test_a_killed_gateways_stream_is_resumed_through_another(
     stub: SchedulerStub, model_dir: Path
 ) -> None:
