@@ -16,6 +16,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import uvicorn
 import uvloop
@@ -32,6 +33,12 @@ from gateway_svc.tokenizer import Tokenizer
 from segue.config import parse_config
 from segue.grpc_tls import TlsFileError
 from segue.model_files.model_directory import ModelDirectory, ModelDirectoryError
+from segue.tracing import names
+from segue.tracing.provider import open_tracer
+from segue.tracing.tracing_error import TracingError
+
+if TYPE_CHECKING:
+    from segue.tracing.tracer import Tracer
 
 log = logging.getLogger("segue.gateway")
 
@@ -59,10 +66,11 @@ def main() -> None:
         tokenizer = Tokenizer(model.tokenizer_path, model.vocab_size)
         if config.tls is not None:
             config.tls.check()
+        tracer = open_tracer(names.SERVICE_GATEWAY, config.gateway_id)
         gc.collect()
         gc.freeze()  # what is loaded stays: going through it takes 15 ms of every stream's time
-        uvloop.run(serve(config, model, tokenizer))
-    except (ModelDirectoryError, TlsFileError) as error:
+        uvloop.run(serve(config, model, tokenizer, tracer))
+    except (ModelDirectoryError, TlsFileError, TracingError) as error:
         sys.exit(f"gateway_svc: error: {error}")
     except OSError as error:
         sys.exit(f"gateway_svc: error: {config.host}:{config.port}: {error.strerror or error}")
@@ -90,10 +98,10 @@ def build(
     return gateway, Front(gateway, factory, cards, config.max_body_bytes)
 
 
-def make_http_server(front: Front) -> HttpServer:
+def make_http_server(front: Front, tracer: Tracer | None = None) -> HttpServer:
     return HttpServer(
         uvicorn.Config(
-            make_app(front),
+            make_app(front, tracer),
             log_config=None,
             access_log=False,
             lifespan="off",
@@ -103,11 +111,13 @@ def make_http_server(front: Front) -> HttpServer:
     )
 
 
-async def serve(config: GatewayConfig, model: ModelDirectory, tokenizer: Tokenizer) -> None:
+async def serve(
+    config: GatewayConfig, model: ModelDirectory, tokenizer: Tokenizer, tracer: Tracer | None
+) -> None:
     """Until SIGTERM or SIGINT; a second one does not wait for the grace."""
     with _listen(config.host, config.port) as listener:
         gateway, front = build(config, model, tokenizer)
-        server = make_http_server(front)
+        server = make_http_server(front, tracer)
         host, port = listener.getsockname()[:2]
         log.info("%s serves %s on http://%s:%d", config.gateway_id, config.model_names, host, port)
         async with asyncio.TaskGroup() as group:  # one of them that fails ends the process, loudly
@@ -119,6 +129,8 @@ async def serve(config: GatewayConfig, model: ModelDirectory, tokenizer: Tokeniz
             await http
             await gateway.client.say_goodbye()
             session.cancel()
+    if tracer is not None:
+        tracer.close()
 
 
 async def _stopped(gateway: Gateway, grace_s: float) -> None:

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -22,12 +22,16 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from gateway_svc.api_error import ApiError, internal, invalid, not_found
 from gateway_svc.call import Call
 from gateway_svc.call_factory import Caller, CallFactory
+from gateway_svc.call_span import CallSpans, note_client_left, note_error, note_live, span_of
 from gateway_svc.disconnect import ClientLeft, while_connected
 from gateway_svc.gateway import Gateway
 from gateway_svc.live_call import LiveCall
 from gateway_svc.openai_api import ChatCompletionRequest, CompletionRequest, parse
 from gateway_svc.request_id import RequestIdHeader
 from gateway_svc.sse import EventId, EventIdError
+
+if TYPE_CHECKING:
+    from segue.tracing.tracer import Tracer
 
 log = logging.getLogger("segue.gateway")
 
@@ -54,6 +58,7 @@ class AnswerStreamResponse(Response):
         try:
             await while_connected(receive, self._send(send))
         except ClientLeft:
+            note_client_left(scope)
             log.debug("%s: the client left", self._live.call_id)
         finally:
             self._gateway.close(self._live, self._stream)
@@ -107,7 +112,9 @@ class Front:
         try:
             live = await while_connected(request.receive, self._gateway.reopen(call_id))
         except ClientLeft:
+            note_client_left(request.scope)
             return Response(status_code=CLIENT_CLOSED_REQUEST)
+        note_live(request.scope, live)
         if start is not None and any(i >= len(live.choices) for i in start.positions):
             self._gateway.close(live)
             raise invalid("Last-Event-ID names a choice that the stream does not have")
@@ -139,6 +146,7 @@ class Front:
     async def _answer(self, request: Request, call: Call) -> Response:
         gateway = self._gateway
         live = gateway.open(call)
+        note_live(request.scope, live)
         is_handed_over = False
         try:
             await while_connected(request.receive, gateway.started(live))
@@ -149,6 +157,7 @@ class Front:
             await while_connected(request.receive, gateway.ended(live))
             return JSONResponse(gateway.answer(live).whole())
         except ClientLeft:
+            note_client_left(request.scope)
             return Response(status_code=CLIENT_CLOSED_REQUEST)
         finally:
             if not is_handed_over:
@@ -181,7 +190,7 @@ def make_model_cards(names: tuple[str, ...], max_model_len: int) -> list[dict[st
     ]
 
 
-def make_app(front: Front) -> ASGIApp:
+def make_app(front: Front, tracer: Tracer | None = None) -> ASGIApp:
     app = Starlette(
         routes=[
             Route("/v1/completions", front.completions, methods=["POST"]),
@@ -201,7 +210,8 @@ def make_app(front: Front) -> ASGIApp:
         },
     )
     # Outside of all of Starlette's own, so that its answer to a fault carries the header too.
-    return RequestIdHeader(app)
+    with_ids = RequestIdHeader(app)
+    return with_ids if tracer is None else CallSpans(with_ids, tracer)
 
 
 async def _complete(complete: Callable[[bytes], Call], body: bytes) -> Call:
@@ -212,6 +222,10 @@ async def _complete(complete: Callable[[bytes], Call], body: bytes) -> Call:
 
 
 def _caller(request: Request) -> Caller:
+    """The context that the scheduler's spans hang under: ours, or without one the client's."""
+    span = span_of(request.scope)
+    if span is not None:
+        return Caller(traceparent=span.context.traceparent())
     return Caller(traceparent=request.headers.get("traceparent", ""))
 
 
@@ -230,6 +244,7 @@ def _last_event_id(request: Request, call_id: str) -> EventId | None:
 
 async def _on_api_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
+    note_error(request.scope, error)
     return JSONResponse(error.body(), status_code=error.status, headers=error.headers())
 
 
@@ -240,6 +255,7 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
 
 
 async def _on_disconnect(request: Request, error: Exception) -> Response:
+    note_client_left(request.scope)
     return Response(status_code=CLIENT_CLOSED_REQUEST)
 
 

@@ -13,8 +13,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
@@ -36,6 +36,7 @@ class ChildSpec:
     stage: int
     is_ready: Callable[[], Awaitable[bool]]
     port: int | None = None
+    environ: Mapping[str, str] = field(default_factory=dict[str, str])  # besides our own
 
 
 class ChildGuard:
@@ -91,7 +92,7 @@ class Child:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            env={**os.environ, "PYTHONUNBUFFERED": "1", **self.spec.environ},
         )
         self._guard.tell(f"+{self._process.pid}")
         self.identity = ProcessIdentity.of(self._process.pid)

@@ -7,6 +7,7 @@ is chosen once, so whoever is started again is found where it was.
 from __future__ import annotations
 
 import errno
+import os
 import socket
 import sys
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from segue.child import ChildSpec
 from segue.config import to_flags
 from segue.embedded_redis import RedisBinary
 from segue.serve_config import EXECUTOR_FLAGS, GATEWAY_FLAGS, SCHEDULER_FLAGS, ServeConfig
+from segue.tracing import names
 
 # Stopped from the highest: nobody loses a peer that it still needs.
 REDIS_STAGE, EXECUTOR_STAGE, SCHEDULER_STAGE, GATEWAY_STAGE = range(4)
@@ -82,6 +84,7 @@ class ServePlan:
                 SCHEDULER_STAGE,
                 probes.is_led(self.admin(), port),
                 port,
+                _service_name(names.SERVICE_SCHEDULER),
             )
             for i, port in enumerate(self.scheduler_ports)
         ]
@@ -102,6 +105,7 @@ class ServePlan:
                 EXECUTOR_STAGE,
                 probes.leader_reaches(self.admin(), f"e{i}"),
                 port,
+                _service_name(names.SERVICE_EXECUTOR),
             )
             for i, port in enumerate(self.executor_ports)
         ]
@@ -121,6 +125,7 @@ class ServePlan:
                 GATEWAY_STAGE,
                 probes.answers_http(f"http://{_reachable(self.config.host)}:{port}/ready"),
                 port,
+                _service_name(names.SERVICE_GATEWAY),
             )
             for i, port in enumerate(self.gateway_ports)
         ]
@@ -177,6 +182,13 @@ def require_free(host: str, port: int) -> None:
             else:
                 reason = f"can not be used: {error.strerror}"
             raise PortTaken(f"port {port} of {host} {reason}") from error
+
+
+def _service_name(service: str) -> dict[str, str]:
+    """Of its traces. What the user calls the whole stands before the part, so parts differ."""
+    given = os.environ.get("OTEL_SERVICE_NAME")
+    name = service.replace("segue", given, 1) if given else service
+    return {"OTEL_SERVICE_NAME": name}
 
 
 def _module(name: str, *flags: str) -> tuple[str, ...]:

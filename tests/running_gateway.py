@@ -11,7 +11,7 @@ import socket
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import httpx
@@ -24,6 +24,9 @@ from gateway_svc.tokenizer import Tokenizer
 from segue.model_files.model_directory import ModelDirectory
 from segue.v1 import scheduler_pb2_grpc
 from tests.scheduler_stub import SchedulerStub
+
+if TYPE_CHECKING:
+    from segue.tracing.tracer import Tracer
 
 READY_TIMEOUT_S = 5.0
 
@@ -53,14 +56,18 @@ async def serve_stub(stub: SchedulerStub, port: int = 0) -> AsyncIterator[str]:
 
 @contextlib.asynccontextmanager
 async def serve_gateway(
-    model_dir: Path, *schedulers: str, wait_ready: bool = True, **options: Any
+    model_dir: Path,
+    *schedulers: str,
+    wait_ready: bool = True,
+    tracer: Tracer | None = None,
+    **options: Any,
 ) -> AsyncIterator[RunningGateway]:
     fast: dict[str, Any] = {"heartbeat_s": 0.05, "lease_ttl_s": 1.0, "scheduler_wait_s": 5.0}
     config = GatewayConfig(model=model_dir, schedulers=schedulers, **fast | options)
     model = ModelDirectory.load(model_dir)
     tokenizer = Tokenizer(model.tokenizer_path, model.vocab_size)
     gateway, front = build(config, model, tokenizer)
-    server = make_http_server(front)
+    server = make_http_server(front, tracer)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         session = asyncio.create_task(gateway.client.run())
