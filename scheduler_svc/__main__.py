@@ -15,6 +15,7 @@ import time
 
 import uvloop
 
+from scheduler_svc.check_flags import read_flags
 from scheduler_svc.config import SchedulerServiceConfig
 from scheduler_svc.core.engine_core import EngineCore
 from scheduler_svc.core.events import ExecutorRegistered
@@ -22,14 +23,13 @@ from scheduler_svc.executor_client import Executors
 from scheduler_svc.lease import LeaseKeeper
 from scheduler_svc.loop import Deposed, EngineLoop, Envelope
 from scheduler_svc.metrics import serve_metrics
-from scheduler_svc.policies import UnknownPolicy, load_policy
+from scheduler_svc.policies import load_policy
 from scheduler_svc.readiness import Readiness
 from scheduler_svc.service import SchedulerService
 from scheduler_svc.sessions import Sessions
 from scheduler_svc.store.redis_store import open_store
 from scheduler_svc.store.state_store import StateStore, StoreError
 from scheduler_svc.timed_codec import TimedCodec
-from segue.config import parse_config
 from segue.grpc_server import SCHEDULER_SERVICE, Health, bind, make_server
 
 log = logging.getLogger("segue.scheduler")
@@ -145,14 +145,8 @@ async def serve(config: SchedulerServiceConfig) -> int:
 
 
 def main() -> int:
-    config = parse_config(SchedulerServiceConfig)
+    config = read_flags()
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
-    try:
-        load_policy(config.policy)
-        config.engine_config()
-    except (UnknownPolicy, ValueError) as error:
-        print(f"scheduler_svc: {error}", file=sys.stderr)
-        return 2
     return uvloop.run(serve(config))
 
 

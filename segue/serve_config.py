@@ -1,7 +1,7 @@
 """What `segue serve` can be told, and which of it each service is told in turn.
 
 Knows names of flags; checks no value that a service checks. Invariant: a flag that several services
-share stands here, so that they all get the same value; any other flag is the scheduler's.
+share stands here, so that all get the same value; the scheduler's own are named, and passed on.
 """
 
 from __future__ import annotations
@@ -16,6 +16,15 @@ EXECUTOR_FLAGS = (
 )
 SCHEDULER_FLAGS = (
     *("policy", "log_steps", "block_size", "max_model_len", "lease_ttl_s", "heartbeat_s"),
+    *("stall_s",),
+)
+PASSED_ON_FLAGS = (
+    *("scheduling_policy", "preempt_for_admission", "priority_aging_s"),
+    *("max_num_seqs", "max_num_batched_tokens", "watermark"),
+    *("enable_prefix_caching", "enable_chunked_prefill", "long_prefill_token_threshold"),
+    *("preemption_mode", "delay_factor", "max_paddings", "async_scheduling"),
+    *("max_queued_requests", "durability", "executor_grace_s", "step_timeout_s"),
+    *("finished_ttl_s", "orphan_timeout_s"),
 )
 GATEWAY_FLAGS = ("stall_s", "max_model_len", "lease_ttl_s", "heartbeat_s")
 

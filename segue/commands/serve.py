@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import os
 import sys
+import textwrap
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +22,12 @@ from segue.config import add_flags, config_from
 from segue.console import Console
 from segue.embedded_redis import RedisUnusable
 from segue.model_files.model_directory import ModelDirectory, ModelDirectoryError
+from segue.passed_on_flags import (
+    FlagRefused,
+    check_passed_on,
+    check_scheduler_flags,
+    passed_on_flags,
+)
 from segue.process_identity import ProcessIdentity
 from segue.restart_report import RestartReport
 from segue.serve_config import ServeConfig
@@ -40,6 +47,7 @@ if TYPE_CHECKING:
     from argparse import _SubParsersAction  # pyright: ignore[reportPrivateUsage]
 
 LEFTOVER_GRACE_S = 3.0
+HELP_WIDTH = 78
 
 _READABLE = (
     ModelDirectoryError,
@@ -56,16 +64,31 @@ def register(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
         "serve",
         help="serve a model on this machine",
         allow_abbrev=False,
-        epilog="Any other flag is the scheduler's: python -m scheduler_svc --help",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=_epilog(),
     )
     add_flags(parser, ServeConfig)
     parser.set_defaults(func=run, takes_unknown=True)
 
 
+def _epilog() -> str:
+    """Wrapped here: argparse would break flags at their dashes."""
+    text = (
+        f"These flags are passed on to the schedulers: {', '.join(passed_on_flags())}. "
+        "What they do: python -m scheduler_svc --help, and docs/policies.md."
+    )
+    return textwrap.fill(text, HELP_WIDTH, break_on_hyphens=False, break_long_words=False)
+
+
 def run(args: argparse.Namespace) -> int:
     config = config_from(ServeConfig, args)
     try:
+        check_passed_on(args.unknown)
+        check_scheduler_flags(config, args.unknown)
         return asyncio.run(serve(config, args.unknown, Console()))
+    except FlagRefused as error:
+        print(f"segue serve: error: {error}", file=sys.stderr)
+        return 2
     except _READABLE as error:
         print(f"segue serve: {error}", file=sys.stderr)
         return 1

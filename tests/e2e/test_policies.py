@@ -3,10 +3,32 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
 from openai import OpenAI
 
+from scheduler_svc.config import SchedulerServiceConfig
+from segue.config import parse_config, to_flags
 from tests.served import Served
+
+THREE_QUEUE = {
+    "policy": "three_queue",
+    "preemption_mode": "swap",
+    "delay_factor": 0.5,
+    "max_paddings": 512,
+    "max_num_seqs": 7,
+    "watermark": 0.02,
+}
+PRIORITY = {
+    "scheduling_policy": "priority",
+    "preempt_for_admission": True,
+    "priority_aging_s": 30.0,
+    "max_num_batched_tokens": 512,
+    "long_prefill_token_threshold": 64,
+    "async_scheduling": False,
+}
 
 
 def test_three_queue_serves(hand_model: Path, tmp_path: Path) -> None:
@@ -32,3 +54,18 @@ def test_three_queue_serves(hand_model: Path, tmp_path: Path) -> None:
     finally:
         served.stop()
         print(served.log()[-20_000:])  # shown where the test failed
+
+
+@pytest.mark.parametrize("wanted", [THREE_QUEUE, PRIORITY])
+def test_flags_of_the_scheduler_reach_it_through_serve(
+    hand_model: Path, tmp_path: Path, wanted: dict[str, Any]
+) -> None:
+    """It is ready, so it took its command line; this is what that says."""
+    served = Served(hand_model, tmp_path / "state", to_flags(SimpleNamespace(**wanted), [*wanted]))
+    try:
+        command = Path(f"/proc/{served.pid('scheduler-0')}/cmdline").read_text().split("\0")
+        config = parse_config(SchedulerServiceConfig, command[3:-1], {})
+        assert {name: getattr(config, name) for name in wanted} == wanted
+        assert served.get_status("/ready") == 200
+    finally:
+        served.stop()

@@ -164,13 +164,30 @@ def test_a_missing_model_is_one_line(tmp_path: Path) -> None:
     assert "none" in shown.stderr
 
 
-def test_an_unknown_flag_is_one_line_after_the_scheduler_s_own(
-    hand_model: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    ("flags", "line"),
+    [
+        (["--max-num-seq", "3"], "unknown argument --max-num-seq; did you mean --max-num-seqs?"),
+        (["--max-num-seqs", "x"], "--max-num-seqs (SEGUE_MAX_NUM_SEQS): 'x' is not N"),
+        (["--preemption-mode", "swop"], "preemption mode 'swop' is not recompute or swap"),
+        (["--listen", "127.0.0.1:1"], "unknown argument --listen"),
+    ],
+)
+def test_a_flag_that_is_refused_is_one_line_and_nothing_was_started(
+    hand_model: Path, tmp_path: Path, flags: list[str], line: str
 ) -> None:
-    flags = ("--port", "0", "--no-such-flag", "1", *_at(tmp_path))
-    shown = segue("serve", "--model", str(hand_model), *flags)
-    assert shown.returncode == 1
-    assert "unknown argument --no-such-flag" in shown.stderr
+    at = ("--model", str(hand_model), "--port", "0", "--policy", "three_queue", *_at(tmp_path))
+    shown = segue("serve", *at, *flags)
+    assert shown.returncode == 2
+    assert len(shown.stderr.splitlines()) == 1
+    assert shown.stderr.startswith(f"segue serve: error: {line}")
+    assert not (tmp_path / "state").exists()
+
+
+def test_help_names_the_flags_that_are_passed_on() -> None:
+    shown = segue("serve", "--help").stdout
+    for flag in ("--preemption-mode", "--preempt-for-admission", "--long-prefill-token-threshold"):
+        assert f"{flag}," in shown
 
 
 def test_the_state_of_another_model_is_refused_and_fresh_is_offered(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from openai import OpenAI
 
 from tests.served import Served
@@ -20,11 +19,8 @@ def undisturbed(prompt: str) -> list[int]:
     return tokens[len(prompt) :]
 
 
-def test_swapped_requests_go_on_where_they_were(
-    hand_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SEGUE_PREEMPTION_MODE", "swap")
-    flags = ["--policy", "three_queue", "--max-model-len", "128"]
+def test_swapped_requests_go_on_where_they_were(hand_model: Path, tmp_path: Path) -> None:
+    flags = ["--policy", "three_queue", "--preemption-mode", "swap", "--max-model-len", "128"]
     flags += ["--num-blocks", "12", "--num-cpu-blocks", "20"]
     served = Served(hand_model, tmp_path / "state", flags)
     try:

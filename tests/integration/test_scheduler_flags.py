@@ -1,0 +1,34 @@
+"""`segue serve` asks the scheduler's own module whether it would take what it is to be given."""
+
+from __future__ import annotations
+
+import pytest
+
+from segue.config import parse_config
+from segue.passed_on_flags import FlagRefused, check_scheduler_flags
+from segue.serve_config import ServeConfig
+
+
+@pytest.mark.parametrize(
+    ("policy", "arguments", "message"),
+    [
+        ("three_queue", ["--max-num-seqs", "many"], "--max-num-seqs (SEGUE_MAX_NUM_SEQS): 'many'"),
+        ("three_queue", ["--preemption-mode", "swop"], "preemption mode 'swop'"),
+        ("unified", ["--max-paddings", "5"], "swap, --delay-factor and --max-paddings are three_"),
+        ("nosuch:Policy", [], "--policy nosuch:Policy: No module named 'nosuch'"),
+        ("unified", ["stray"], "unknown argument stray"),
+    ],
+)
+def test_the_scheduler_says_what_it_would_not_take(
+    policy: str, arguments: list[str], message: str
+) -> None:
+    config = parse_config(ServeConfig, ["--policy", policy], {})
+    with pytest.raises(FlagRefused) as refused:
+        check_scheduler_flags(config, arguments)
+    assert str(refused.value).startswith(message)
+    assert "\n" not in str(refused.value)
+
+
+def test_flags_that_the_scheduler_takes_pass() -> None:
+    config = parse_config(ServeConfig, ["--policy", "three_queue", "--block-size", "32"], {})
+    check_scheduler_flags(config, ["--preemption-mode", "swap", "--max-paddings", "512"])
