@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -33,6 +34,8 @@ class Weights:
         self._report_progress = report_progress
         self._num_read = 0
         self._file_of = _tensor_files(model_dir)
+        # Opened once: a mixture of experts has thousands of tensors, and an open reads all names.
+        self._opened: dict[Path, Any] = {}
 
     def __contains__(self, name: str) -> bool:
         return name in self._file_of
@@ -41,8 +44,9 @@ class Weights:
         path = self._file_of.get(name)
         if path is None:
             raise ModelError(f"the weights have no tensor {name}")
-        with safe_open(path, framework="pt") as file:
-            tensor: torch.Tensor = file.get_tensor(name)
+        if path not in self._opened:
+            self._opened[path] = safe_open(path, framework="pt")
+        tensor: torch.Tensor = self._opened[path].get_tensor(name)
         if tuple(tensor.shape) != shape:
             raise ModelError(f"{name} is {tuple(tensor.shape)}, and config.json makes it {shape}")
         self._num_read += 1

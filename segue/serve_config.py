@@ -34,7 +34,8 @@ class ServeConfig:
     """Flags of `segue serve`. None: the service's own default."""
 
     model: Path | None = field(
-        default=None, metadata={"help": "model directory; without it the demo model is fetched"}
+        default=None,
+        metadata={"help": "model directory or GGUF file; without it the demo model is fetched"},
     )
     served_model_name: tuple[str, ...] = field(
         default=(), metadata={"help": "names of the model in the API; default: its directory's"}

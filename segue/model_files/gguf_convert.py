@@ -43,8 +43,7 @@ def convert_gguf(
 
 def _write_directory(reader: GGUFReader, directory: Path, on_progress: Progress) -> None:
     metadata = GGUFMetadata(reader)
-    names = {tensor.name for tensor in reader.tensors}
-    config = make_config(metadata, has_output_weight="output.weight" in names)
+    config = make_config(metadata)
     make_tokenizer(metadata).save(str(directory / "tokenizer.json"))
     _write_json(directory / "tokenizer_config.json", make_tokenizer_config(metadata))
     _write_json(directory / "generation_config.json", make_generation_config(metadata))

@@ -47,7 +47,8 @@ class ModelDirectory:
     def load(cls, path: str | Path) -> ModelDirectory:
         directory = Path(path)
         if not directory.is_dir():
-            raise ModelDirectoryError(f"{directory} is not a directory")
+            hint = " (segue model convert makes one of it)" if directory.suffix == ".gguf" else ""
+            raise ModelDirectoryError(f"{directory} is not a directory{hint}")
         config = read_json(directory / "config.json")
         generation = read_json(directory / "generation_config.json", optional=True)
         tokenizer = read_json(directory / "tokenizer.json")
@@ -100,6 +101,9 @@ class ModelDirectory:
         digest = hashlib.sha256()
         for name in ("config.json", "tokenizer.json"):
             digest.update((self.path / name).read_bytes())
+        source = self.path / "source.json"  # of what was converted: two quantisations look alike
+        if source.is_file():
+            digest.update(source.read_bytes())
         for weights in sorted(self.path.glob("*.safetensors")):
             digest.update(f"{weights.name} {weights.stat().st_size}\n".encode())
             digest.update(_safetensors_header(weights))

@@ -57,7 +57,7 @@ def test_gpt2_cuts_a_space_off_with_the_digit(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"pre": "martian"}, "pre-tokenizer 'martian' is not one of: gpt-2, smollm"),
+        ({"pre": "martian"}, "pre-tokenizer 'martian' is not one of: deepseek-r1-qwen, gpt-2, "),
         ({"architecture": "mamba"}, "architecture 'mamba' is not one of: llama"),
     ],
 )
