@@ -90,7 +90,10 @@ class LaneDriver:
         return plan
 
     def answer(self, **tokens: list[int]) -> dict[str, Finish | None]:
-        """The oldest step in flight is answered, with these tokens where some are named."""
+        """The oldest step in flight is answered, with these tokens where some are named.
+
+        A row without a token is one that failed.
+        """
         plan = self.planned.pop(0)
         request_ids = list(plan.output_indices)
         result = ModelRunnerOutput(
@@ -99,6 +102,7 @@ class LaneDriver:
             request_ids,
             [plan.output_indices[request_id] for request_id in request_ids],
             [tokens.get(request_id, [self.next_token]) for request_id in request_ids],
+            row_errors={request_id: "failed" for request_id, row in tokens.items() if not row},
         )
         return self.scheduler.update_from_output(plan, result, now_ms=0)
 

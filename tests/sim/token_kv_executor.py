@@ -330,15 +330,18 @@ class ExecutorProcess:
         return result
 
     def _with_row_error(self, result: ModelRunnerOutput) -> ModelRunnerOutput:
-        """The first row fails, and no other; its request is never computed here again."""
+        """The first row fails, and no other; its request is never computed here again.
+
+        Its row is there, without a token, as `ModelRunner` has it.
+        """
         failed = result.request_ids[0]
         self.cluster.checkers.note_row_error(failed)
         return ModelRunnerOutput(
             result.step_id,
             result.generation,
-            result.request_ids[1:],
-            result.first_output_indices[1:],
-            result.sampled_token_ids[1:],
+            result.request_ids,
+            result.first_output_indices,
+            [[], *result.sampled_token_ids[1:]],
             logprobs={r: rows for r, rows in result.logprobs.items() if r != failed},
             row_errors={failed: "injected"},
         )

@@ -31,7 +31,10 @@ class _Answer:
 
     @property
     def is_unusual(self) -> bool:
-        return bool(self.plan.draft_token_ids or self.result.logprobs or self.passed_over)
+        result = self.result
+        return bool(
+            self.plan.draft_token_ids or result.logprobs or result.row_errors or self.passed_over
+        )
 
 
 class OutputPass:

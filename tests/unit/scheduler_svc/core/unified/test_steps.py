@@ -24,6 +24,16 @@ def test_a_chunk_samples_nothing_and_the_last_one_does() -> None:
     assert lane.step().output_indices == {"a": 1}
 
 
+def test_a_row_that_failed_is_no_fault_of_the_others() -> None:
+    """The executor sends it without a token; this ended the scheduler, and its successor, once."""
+    lane = LaneDriver(make_config())
+    a, b = make_request("a"), make_request("b")
+    lane.add(a, b)
+    lane.step()
+    lane.step(a=[])
+    assert (a.num_output_tokens, b.num_output_tokens) == (1, 2)
+
+
 def test_a_plan_tells_everything_once_and_then_what_changed() -> None:
     lane = LaneDriver(make_config())
     lane.add(make_request("a", list(range(7))))
