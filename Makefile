@@ -5,7 +5,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 SEEDS ?= 500
 TRACES ?= tests/conformance/traces
 
-.PHONY: help setup runtime serve check test test-all sim conformance e2e chaos bench protos lock clean model
+.PHONY: help setup runtime serve check test test-all sim conformance e2e chaos bench protos docs lock clean model
 
 help:  ## list these commands
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -53,6 +53,9 @@ bench: model  ## throughput, latency, idle share, the scheduler's time per step
 
 protos: setup  ## generate segue/v1 from protos/
 	scripts/generate_protos.sh
+
+docs: setup  ## write docs/metrics.md from the table of instruments
+	$(BIN)/python -m scripts.write_metrics_page
 
 lock:  ## pin requirements*.in anew (uses the network)
 	PYTHON=$(PYTHON) scripts/lock.sh

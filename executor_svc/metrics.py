@@ -1,68 +1,58 @@
 """/metrics of the executor: read from the parts when somebody asks, so counting costs nothing.
 
-Knows the numbers' names and owners. Invariant: reads only.
+Knows the numbers' names and owners. Invariant: decides nothing; what a step adds is added once, by
+the thread that ran it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, start_http_server
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from executor_svc.service import ExecutorService
 from executor_svc.step_worker import Runner, StepWorker
+from segue.instruments import Service
+from segue.meters import Meters, Readings
+from segue.types import StepTimings
 
 
-class ExecutorMetrics(Collector):
+class ExecutorMetrics:
     def __init__(
         self, executor_id: str, runner: Runner, worker: StepWorker, service: ExecutorService
     ) -> None:
-        self._executor_id = executor_id
-        self._counters: list[tuple[str, str, Callable[[], float]]] = [
-            ("steps", "Steps that ended well.", lambda: worker.num_steps),
-            ("steps_failed", "Steps that raised.", lambda: service.num_failed_steps),
-            (
-                "late_results",
-                "Steps whose generation ended while they ran.",
-                lambda: service.num_late_results,
-            ),
-            (
-                "positions_computed",
-                "Pairs of a request and a position that were computed.",
-                lambda: runner.num_positions_computed,
-            ),
-            (
-                "positions_recomputed",
-                "Those of them that had been computed before.",
-                lambda: runner.num_positions_recomputed,
-            ),
-            (
-                "idle_seconds",
-                "Time without compute while a step was there or could have been.",
-                lambda: worker.idle_us / 1e6,
-            ),
-            ("busy_seconds", "Time within steps that ended well.", lambda: worker.busy_us / 1e6),
-        ]
-        self._epoch_seen = lambda: service.ledger.epoch_seen
-
-    def collect(self) -> Iterator[Metric]:
-        for name, text, read in self._counters:
-            counter = CounterMetricFamily(f"segue:executor_{name}", text, labels=["executor_id"])
-            counter.add_metric([self._executor_id], read())
-            yield counter
-        epoch = GaugeMetricFamily(
-            "segue:executor_epoch_seen", "The epoch that is obeyed.", labels=["executor_id"]
+        self._runner, self._worker, self._service = runner, worker, service
+        self.meters = Meters(Service.EXECUTOR, {"executor_id": executor_id}, read=self._read)
+        self._duration = self.meters.distribution("segue:executor_step_duration_seconds")
+        self._prepare, self._forward, self._sample = (
+            self.meters.tally("segue:executor_phase_seconds", phase=phase)
+            for phase in ("prepare", "forward", "sample")
         )
-        epoch.add_metric([self._executor_id], self._epoch_seen())
-        yield epoch
+        worker.on_step = self._note_step
+
+    def _note_step(self, busy_us: int, timings: StepTimings) -> None:
+        self._duration.observe(busy_us / 1e6)
+        self._prepare.add(timings.prepare_us / 1e6)
+        self._forward.add(timings.forward_us / 1e6)
+        self._sample.add(timings.sample_us / 1e6)
+
+    def _read(self, page: Readings) -> None:
+        runner, worker, service = self._runner, self._worker, self._service
+        page.set("segue:executor_epoch_seen", service.ledger.epoch_seen)
+        page.set("segue:executor_steps", worker.num_steps)
+        page.set("segue:executor_steps_failed", service.num_failed_steps)
+        page.set("segue:executor_late_results", service.num_late_results)
+        page.set("segue:executor_duplicate_steps", service.num_duplicate_steps)
+        page.set("segue:executor_positions_computed", runner.num_positions_computed)
+        page.set("segue:executor_positions_recomputed", runner.num_positions_recomputed)
+        page.set("segue:executor_idle_seconds", worker.idle_us / 1e6)
+        page.set("segue:executor_busy_seconds", worker.busy_us / 1e6)
 
 
 def serve_metrics(metrics: ExecutorMetrics, host: str, port: int) -> Callable[[], None]:
     """Serve on a thread of its own; what is returned stops it."""
     registry = CollectorRegistry()
-    registry.register(metrics)
+    registry.register(metrics.meters)
     server, thread = start_http_server(port, addr=host, registry=registry)
 
     def stop() -> None:

@@ -84,6 +84,7 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
         self.ledger = StepLedger()
         self.num_failed_steps = 0
         self.num_late_results = 0
+        self.num_duplicate_steps = 0
         self._worker = worker
         self._identity = identity
         self._lock = threading.Lock()
@@ -248,6 +249,7 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
     def _accept(self, stream: ExecuteStream, plan: SchedulerOutput) -> None:
         with self._lock:
             if not self.ledger.accept(stream, plan):
+                self.num_duplicate_steps += 1
                 return
             self._accepted_ns[plan.step_id] = time.monotonic_ns()
             step = self._next_step()

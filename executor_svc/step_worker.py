@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from segue.types import Capacity, ModelRunnerOutput, SchedulerOutput
+from segue.types import Capacity, ModelRunnerOutput, SchedulerOutput, StepTimings
 
 log = logging.getLogger("segue.executor")
 
@@ -46,11 +46,16 @@ Settle = Callable[[SchedulerOutput, ModelRunnerOutput | Exception], AcceptedStep
 """Takes a step and its result or what it raised, on the worker's thread; gives the next step."""
 
 
+def _ignore_step(busy_us: int, timings: StepTimings) -> None:
+    """Nobody counts."""
+
+
 class StepWorker:
     def __init__(self, runner: Runner, step_delay_s: float = 0.0) -> None:
         self.num_steps = 0
         self.idle_us = 0
         self.busy_us = 0
+        self.on_step: Callable[[int, StepTimings], None] = _ignore_step
         self._runner = runner
         self._step_delay_s = step_delay_s
         self._last_end_ns = 0
@@ -97,5 +102,7 @@ class StepWorker:
             self._last_end_ns = time.monotonic_ns()
         self.num_steps += 1
         self.idle_us += idle_us
-        self.busy_us += (self._last_end_ns - started_ns) // 1000
+        busy_us = (self._last_end_ns - started_ns) // 1000
+        self.busy_us += busy_us
+        self.on_step(busy_us, result.timings)
         return replace(result, timings=replace(result.timings, idle_us=idle_us))

@@ -26,6 +26,7 @@ from gateway_svc.availability import Availability
 from gateway_svc.call_factory import CallFactory
 from gateway_svc.config import GatewayConfig
 from gateway_svc.gateway import Gateway
+from gateway_svc.leader_kv_usage import LeaderKvUsage
 from gateway_svc.ledger import Ledger
 from gateway_svc.metrics import GatewayMetrics
 from gateway_svc.scheduler_client import SchedulerClient, SessionSettings
@@ -33,6 +34,7 @@ from gateway_svc.tokenizer import Tokenizer
 from segue.config import parse_config
 from segue.grpc_tls import TlsFileError
 from segue.model_files.model_directory import ModelDirectory, ModelDirectoryError
+from segue.otlp_metrics import gen_ai_meter
 from segue.tracing import names
 from segue.tracing.provider import open_tracer
 from segue.tracing.tracing_error import TracingError
@@ -79,14 +81,14 @@ def main() -> None:
 def build(
     config: GatewayConfig, model: ModelDirectory, tokenizer: Tokenizer
 ) -> tuple[Gateway, Front]:
-    metrics = GatewayMetrics(config.model_names[0])
+    own_limit = config.max_model_len or model.max_model_len
+    metrics = GatewayMetrics(config.model_names[0], own_limit, gen_ai_meter())
     availability = Availability(config.stall_s, time.monotonic())
     settings = SessionSettings(
         config.gateway_id, config.schedulers, config.lease_ttl_s, config.heartbeat_s, config.tls
     )
     client = SchedulerClient(settings, Ledger(tokenizer, metrics), availability, metrics)
     gateway = Gateway(client, tokenizer, config.scheduler_wait_s)
-    own_limit = config.max_model_len or model.max_model_len
 
     def max_model_len() -> int:
         """The least of what was asked for, what the model can, and what the executors hold."""
@@ -95,7 +97,8 @@ def build(
 
     factory = CallFactory(model, tokenizer, config.model_names, max_model_len)
     cards = make_model_cards(config.model_names, own_limit)
-    return gateway, Front(gateway, factory, cards, config.max_body_bytes)
+    kv_usage = LeaderKvUsage(config.schedulers, config.tls)
+    return gateway, Front(gateway, factory, cards, config.max_body_bytes, kv_usage)
 
 
 def make_http_server(front: Front, tracer: Tracer | None = None) -> HttpServer:
@@ -129,6 +132,7 @@ async def serve(
             await http
             await gateway.client.say_goodbye()
             session.cancel()
+    gateway.client.metrics.close()
     if tracer is not None:
         tracer.close()
 

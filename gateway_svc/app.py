@@ -25,6 +25,7 @@ from gateway_svc.call_factory import Caller, CallFactory
 from gateway_svc.call_span import CallSpans, note_client_left, note_error, note_live, span_of
 from gateway_svc.disconnect import ClientLeft, while_connected
 from gateway_svc.gateway import Gateway
+from gateway_svc.leader_kv_usage import LeaderKvUsage
 from gateway_svc.live_call import LiveCall
 from gateway_svc.openai_api import ChatCompletionRequest, CompletionRequest, parse
 from gateway_svc.request_id import RequestIdHeader
@@ -80,11 +81,13 @@ class Front:
         factory: CallFactory,
         model_cards: list[dict[str, Any]],
         max_body_bytes: int,
+        kv_usage: LeaderKvUsage,
     ) -> None:
         self._gateway = gateway
         self._factory = factory
         self._model_cards = model_cards
         self._max_body_bytes = max_body_bytes
+        self._kv_usage = kv_usage
 
     async def completions(self, request: Request) -> Response:
         self._gateway.check_open()
@@ -141,7 +144,8 @@ class Front:
 
     async def metrics(self, request: Request) -> Response:
         media_type = "text/plain; version=0.0.4; charset=utf-8"
-        return Response(self._gateway.metrics_page(), media_type=media_type)
+        usage = await self._kv_usage.read()
+        return Response(self._gateway.metrics_page(usage), media_type=media_type)
 
     async def _answer(self, request: Request, call: Call) -> Response:
         gateway = self._gateway

@@ -48,6 +48,10 @@ class Choice:
         self.is_accepted = False
         self.is_settled = False
         self.abort_reason = ""  # set: it is not wanted any more
+        self.was_attached = False  # another gateway began it
+        self.arrived_at = 0.0  # these three by this process's monotonic clock; 0: not yet
+        self.first_row_at = 0.0
+        self.last_row_at = 0.0
         self._detokenizer = Detokenizer(tokenizer, rules)
 
     @property

@@ -17,6 +17,7 @@ from gateway_svc.answers import Answer
 from gateway_svc.api_error import internal, not_found, unavailable
 from gateway_svc.call import Call
 from gateway_svc.live_call import LiveCall
+from gateway_svc.metrics import Standing
 from gateway_svc.scheduler_client import SchedulerClient
 from gateway_svc.sse import EventId
 from gateway_svc.tokenizer import Tokenizer
@@ -62,7 +63,7 @@ class Gateway:
                 raise unavailable("no scheduler answers", self._retry_after_s()) from error
         if live is None:
             raise not_found(f"there is no stream {call_id!r}", "stream_not_found")
-        self.client.metrics.streams_resumed.inc()
+        self.client.metrics.streams_resumed.add()
         self._count(1)
         return live
 
@@ -70,7 +71,7 @@ class Gateway:
         """This reader is done. The call stays if another reader has taken it over."""
         self._count(-1)
         if stream is not None and stream.has_diverged:
-            self.client.metrics.streams_diverged.inc()
+            self.client.metrics.streams_diverged.add()
         is_kept = self.is_handing_over and stream is not None
         if not is_kept and (stream is None or stream.is_current):
             self.client.release(live, CLIENT_LEFT)
@@ -121,11 +122,15 @@ class Gateway:
         self._update_busy()
         return self.client.availability.why_not_ready(time.monotonic())
 
-    def metrics_page(self) -> bytes:
+    def metrics_page(self, kv_cache_usage: float | None = None) -> bytes:
         metrics, ledger = self.client.metrics, self.client.ledger
-        metrics.num_running.set(ledger.num_running)
-        metrics.num_waiting.set(ledger.num_waiting - ledger.num_running)
-        metrics.is_connected.set(self.client.availability.is_connected)
+        num_running = ledger.num_running
+        metrics.standing = Standing(
+            num_running,
+            ledger.num_waiting - num_running,
+            self.client.availability.is_connected,
+            kv_cache_usage,
+        )
         return metrics.render()
 
     def _update_busy(self) -> None:

@@ -23,8 +23,11 @@ class LedgerObserver(Protocol):
     """Hears what happens, for metrics."""
 
     def call_added(self, live: LiveCall) -> None: ...
-    def rows_received(self, choice: Choice, num_rows: int) -> None: ...
+    def batch_began(self) -> None: ...
+    def rows_received(self, choice: Choice, num_rows: int, num_repeated: int) -> None: ...
+    def batch_ended(self) -> None: ...
     def choice_ended(self, choice: Choice) -> None: ...
+    def choice_lost(self, choice: Choice) -> None: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -114,14 +117,16 @@ class Ledger:
     def receive(self, outputs: Iterable[RequestOutput]) -> list[Choice]:
         """Takes new rows; returns the choices that a stop string ended. RowGap, RowMismatch."""
         stopped: list[Choice] = []
+        self._observer.batch_began()
         for output in outputs:
             choice = self._choices.get(output.request_id)
             if choice is None:  # ended here, while the row was under way
                 continue
             had_ended = choice.end is not None
             num_rows = choice.receive(output)
-            if num_rows and not choice.abort_reason:
-                self._observer.rows_received(choice, num_rows)
+            if not choice.abort_reason:
+                num_repeated = len(output.new_token_ids) - num_rows
+                self._observer.rows_received(choice, num_rows, num_repeated)
             if choice.end is not None and not had_ended:
                 self._observer.choice_ended(choice)
             if choice.is_settled:
@@ -129,6 +134,7 @@ class Ledger:
             elif choice.end is not None and self._mark_aborted(choice, "stop string"):
                 stopped.append(choice)
             self._notify(output.request_id)
+        self._observer.batch_ended()
         return stopped
 
     def accepted(self, request_id: str) -> None:
@@ -147,7 +153,7 @@ class Ledger:
         if attaching.shape is None:
             attaching.shape = CallShape.from_context(submission.client_context)
         choice = Choice(submission, self._tokenizer, attaching.shape.text_rules(submission))
-        choice.is_accepted = True
+        choice.is_accepted = choice.was_attached = True
         attaching.choices[index] = choice
         self._choices[choice.request_id] = choice
         if not attaching.missing:
@@ -201,7 +207,7 @@ class Ledger:
             return
         if choice.end is None:
             choice.fail(FinishReason.ERROR, error.message)
-            self._observer.choice_ended(choice)
+            self._observer.choice_lost(choice)
         live = self._call_of.get(request_id)
         if live is not None:
             live.fail(error)

@@ -129,7 +129,7 @@ class SchedulerClient:
             except (SessionEnded, RowGap, ValueError) as error:
                 self._note_loss(address, str(error))
             except RowMismatch as error:
-                self.metrics.row_mismatches.inc()
+                self.metrics.row_mismatches.add()
                 log.error("%s: %s", address, error)
                 self._note_loss(address, "contradicting rows")
             await asyncio.sleep(random.uniform(MIN_BACKOFF_S, MAX_BACKOFF_S))
@@ -294,7 +294,7 @@ class _Session:
         self._is_acknowledged.set()
         self._client.max_model_len = ack.max_model_len
         self._client.availability.set_connected(True, time.monotonic())
-        self._client.metrics.sessions_opened.inc()
+        self._client.metrics.sessions_opened.add()
         log.info("session with %s, epoch %d", self._address, ack.leader.epoch)
 
     def _on_not_leader(self, message: scheduler_pb2.NotLeader) -> None:

@@ -22,7 +22,7 @@ from scheduler_svc.core.events import ExecutorRegistered
 from scheduler_svc.executor_client import Executors
 from scheduler_svc.lease import LeaseKeeper
 from scheduler_svc.loop import Deposed, EngineLoop, Envelope
-from scheduler_svc.metrics import serve_metrics
+from scheduler_svc.metrics import LeaderReadings, serve_metrics
 from scheduler_svc.policies import load_policy
 from scheduler_svc.readiness import Readiness
 from scheduler_svc.service import SchedulerService
@@ -65,8 +65,7 @@ async def lead(
     for item in config.executors:
         executor_id, _, address = item.partition("=")
         loop.post(Envelope(ExecutorRegistered(executor_id, address)))
-    host = config.listen.rpartition(":")[0].strip("[]")
-    serve_metrics(host, config.metrics_port, loop, codec)
+    loop.meters.read = LeaderReadings(loop, executors, codec).read
     gc.collect()
     gc.freeze()  # what is there now stays: going through it in the middle of a step takes 20 ms
     service.loop = loop
@@ -112,6 +111,7 @@ async def serve(config: SchedulerServiceConfig) -> int:
     try:
         port = bind(server, config.listen, config.tls)
         await health.listen(config.health_listen)
+        serve_metrics(config, lambda: service.loop)
     except OSError as error:
         log.error("%s", error)
         return 1

@@ -30,6 +30,9 @@ class SchedulerServiceConfig(TlsConfig):
     deployment: str = field(
         default="default", metadata={"help": "name of the model deployment, in every Redis key"}
     )
+    served_model_name: tuple[str, ...] = field(
+        default=(), metadata={"help": "the first is /metrics' model_name; empty: the deployment"}
+    )
     scheduler_id: str = field(
         default="s0", metadata={"help": "stable identity: the same one takes its lease back"}
     )
@@ -113,6 +116,10 @@ class SchedulerServiceConfig(TlsConfig):
         is_v0 = self.preemption_mode != "recompute" or self.max_paddings is not None
         if self.policy == "unified" and (is_v0 or self.delay_factor):
             raise ValueError("swap, --delay-factor and --max-paddings are three_queue's")
+
+    @property
+    def model_name(self) -> str:
+        return self.served_model_name[0] if self.served_model_name else self.deployment
 
     def digest(self) -> str:
         """Of all that shapes the state of a lane (PROTOCOL.md H32): a change ends the generations.

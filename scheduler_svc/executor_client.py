@@ -74,6 +74,8 @@ class Executors:
         self._model_digest = model_digest
         self._streams: dict[str, ExecutorStream] = {}
         self._num_streams = 0
+        self.num_step_bytes = 0
+        self.num_result_bytes = 0
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._absent_since: dict[str, float] = {}
         self._head_since: dict[str, tuple[int, float]] = {}
@@ -107,6 +109,7 @@ class Executors:
             for step in self._core.state.lanes[executor_id].planned:
                 if step.plan.step_id > stream.sent_step_id:
                     stream.outgoing.put_nowait(step.body)
+                    self.num_step_bytes += len(step.body)
                     stream.sent_step_id = step.plan.step_id
 
     def opened(self, reply: LaneOpened) -> None:
@@ -258,6 +261,7 @@ class Executors:
         now_ms = time.time_ns() // 1_000_000
         match response.WhichOneof("message"):
             case "step_result":
+                self.num_result_bytes += response.ByteSize()
                 result = wire.step_result_from_proto(response.step_result)
                 self._post(ModelOutputReceived(lane.executor_id, result, now_ms))
             case "hello_ack":

@@ -33,8 +33,11 @@ from scheduler_svc.core.rows import Commit
 from scheduler_svc.executor_client import Executors
 from scheduler_svc.sessions import GatewaySession, SessionReady, Sessions, SignOfLife
 from scheduler_svc.step_log import StepLog
+from scheduler_svc.step_meters import StepMeters
 from scheduler_svc.store.state_store import Outcome, StateStore, StoreUnavailable
 from scheduler_svc.timings import Timings
+from segue.instruments import Service
+from segue.meters import Meters
 
 log = logging.getLogger("segue.scheduler")
 RETRY_DELAYS_S = (0.01, 0.05, 0.1, 0.25)
@@ -67,6 +70,9 @@ class EngineLoop:
     ) -> None:
         self.core = core
         self.timings = Timings()
+        self.meters = Meters(
+            Service.SCHEDULER, {"model_name": config.model_name}, max_tokens=config.max_model_len
+        )
         self.is_store_down = False
         self._store = store
         self._sessions = sessions
@@ -75,6 +81,8 @@ class EngineLoop:
         self._inbox: deque[Envelope] = deque()
         self._wake = asyncio.Event()
         self._is_stopping = False
+        self._step_meters = StepMeters(self.meters, has_prefix_cache=config.enable_prefix_caching)
+        self._commit_duration = self.meters.distribution("segue:commit_duration_seconds")
         self._step_log = StepLog(enabled=config.log_steps)
         self._last_commit_at = 0.0
         self._last_tick_at = time.monotonic()
@@ -134,11 +142,16 @@ class EngineLoop:
         planned = time.thread_time()
         if self.core.has_changes() or self._is_renewal_due():
             await self._commit(self.core.take_commit(time.time_ns() // 1_000_000))
+            self._step_meters.note_commit(self.core)
         committed = time.thread_time()
         self._tell(due)
         self._executors.send_steps()
         timings.num_tokens += self._sessions.emit(self.core, timings.num_commits)
-        timings.emit_s += time.thread_time() - committed
+        emitted = time.thread_time()
+        if self.core.last_plans:
+            phases = (updated - started, planned - updated, committed - planned)
+            self._step_meters.note_turn(*phases, emitted - committed)
+        timings.emit_s += emitted - committed
         timings.update_s += updated - started
         timings.schedule_s += planned - updated
         timings.commit_s += committed - planned
@@ -171,7 +184,8 @@ class EngineLoop:
                 f"leader {answer.leader_id!r}, last commit {answer.last_commit}"
             )
         self._last_commit_at = time.monotonic()
-        self.timings.note_commit(time.perf_counter() - started)
+        self.timings.num_commits += 1
+        self._commit_duration.observe(time.perf_counter() - started)
 
     def _tell(self, due: list[tuple[Envelope, list[Reply]]]) -> None:
         """Deliver the replies, now that what they say is committed."""
@@ -191,6 +205,8 @@ class EngineLoop:
                 if owner is not None:
                     owner.tell(reply)
             case Accepted() | Unknown() | Rejected():
+                if isinstance(reply, Rejected):
+                    self._step_meters.note_rejection(reply.code)
                 if envelope.session is not None:
                     envelope.session.tell(reply)
             case LaneOpened():

@@ -100,6 +100,7 @@ class SchedulerService(scheduler_pb2_grpc.SchedulerServiceServicer):
                 started = time.thread_time()
                 response = message_to_proto(message, model_len=loop.core.max_model_len())
                 loop.timings.emit_s += time.thread_time() - started
+                loop.timings.num_output_bytes += response.ByteSize()
                 yield response
             yield scheduler_pb2.SessionResponse(
                 goodbye=types_pb2.Goodbye(reason="this session has ended")

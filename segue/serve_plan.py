@@ -77,6 +77,7 @@ class ServePlan:
                     *("--listen", f"{LOOPBACK}:{port}", "--scheduler-id", f"s{i}"),
                     *("--redis-url", self.redis_url, "--deployment", self.deployment),
                     *("--metrics-port", str(self.metrics_ports[i])),
+                    *("--served-model-name", ",".join(self.model_names)),
                     "--has-peers" if len(self.scheduler_ports) > 1 else "--no-has-peers",
                     *to_flags(self.config, SCHEDULER_FLAGS),
                     *unknown,

@@ -114,14 +114,19 @@ class Served:
             return error.code
 
     def metrics_url(self, name: str) -> str:
-        """Of a scheduler or an executor."""
+        """Of any service."""
+        if name.startswith("gateway"):
+            return f"{self.gateway_urls()[int(name.partition('-')[2])]}/metrics"
         command = Path(f"/proc/{self.pid(name)}/cmdline").read_bytes().decode().split("\0")
         return f"http://127.0.0.1:{command[command.index('--metrics-port') + 1]}/metrics"
 
     def metrics(self, name: str) -> dict[str, float]:
-        """All samples of a scheduler's or executor's /metrics, by name, labels summed."""
+        """All samples of a service's /metrics, by name, labels summed."""
+        return parse_metrics(self.metrics_page(name))
+
+    def metrics_page(self, name: str) -> str:
         with urllib.request.urlopen(self.metrics_url(name), timeout=5) as response:
-            return parse_metrics(response.read().decode())
+            return response.read().decode()
 
     def redis(self, *command: str) -> Any:
         """One command on the embedded Redis."""

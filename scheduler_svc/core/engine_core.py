@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from scheduler_svc.core.commit_record import CommitRecord, TakenResult
 from scheduler_svc.core.engine_state import Codec, EngineConfig, EngineState, MakePolicy
 from scheduler_svc.core.events import (
     CacheReset,
@@ -52,6 +53,7 @@ class EngineCore:
         self._seq = 0
         self._last_commit: CommitId | None = None
         self.last_plans: list[tuple[str, PlannedStep]] = []
+        self.last_record = CommitRecord()
 
     def lead(self, epoch: int, leader_id: str, last_commit: CommitId | None) -> None:
         """Begin a leader's life on the state that `last_commit` left."""
@@ -143,6 +145,7 @@ class EngineCore:
         delta = self._snapshot.take_delta()
         commit = Commit(commit_id, self._last_commit, delta, now_unix_ms)
         self._last_commit = commit_id
+        self.last_record, self.state.record = self.state.record, CommitRecord()
         return commit
 
     def has_changes(self) -> bool:
@@ -222,6 +225,7 @@ class EngineCore:
         lane.retired = plan.key
         state.dirty_lanes.add(lane.executor_id)
         state.counters.num_steps_finished += 1
+        state.record.results.append(TakenResult(event.executor_id, plan, result, outputs))
         state.touched.update(dict.fromkeys(outputs))
         for request_id in [i for i, finish in outputs.items() if finish is not None]:
             state.note_finish(state.requests[request_id])

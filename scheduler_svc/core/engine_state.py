@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from scheduler_svc.core.commit_record import CommitRecord
 from scheduler_svc.core.events import Counters, PauseState
 from scheduler_svc.core.journal import Journal
 from scheduler_svc.core.lane import Lane, LaneStatus
@@ -64,6 +65,7 @@ class EngineState:
     touched: dict[str, None] = field(default_factory=dict[str, None])
     at_risk: set[str] = field(default_factory=set[str])  # all whose num_lane_losses is not 0
     counters: Counters = field(default_factory=Counters)
+    record: CommitRecord = field(default_factory=CommitRecord)
 
     def lane_of(self, request: Request) -> Lane | None:
         return self.lanes.get(request.lane_id)
@@ -169,6 +171,7 @@ class EngineState:
         assert request.finish is not None
         reason = request.finish.reason.value
         self.counters.num_finished[reason] = self.counters.num_finished.get(reason, 0) + 1
+        self.record.ended.append(request)
         self.dirty_requests[request.request_id] = request
         self.touched[request.request_id] = None
 

@@ -217,6 +217,7 @@ class Counters:
     """Of this process, for status, logs and metrics; nothing is decided by them."""
 
     num_streams_resumed: int = 0
+    num_duplicate_submissions: int = 0
     num_tokens_recomputed: int = 0
     num_steps_finished: int = 0
     num_stale_outputs: int = 0

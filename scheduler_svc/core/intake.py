@@ -43,6 +43,7 @@ class Intake:
         for submission in event.submissions:
             request_id = submission.request_id
             if request_id in state.requests:
+                state.counters.num_duplicate_submissions += 1
                 rows = delivered.get(request_id, Attachment(request_id))
                 replies += self._attach(event.gateway_id, rows, event.now_ms, is_new=False)
             else:
@@ -170,6 +171,7 @@ class Intake:
         request = Request(submission, block_size=state.config.scheduler.block_size)
         request.owner = gateway_id
         state.requests[submission.request_id] = request
+        state.record.accepted.append(request)
         if rows.delivered_token_ids:
             request.set_output(rows.delivered_token_ids, rows.delivered_logprobs)
             if self._stops(request, now_ms):

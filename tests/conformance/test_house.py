@@ -38,7 +38,7 @@ IMPORTERS: dict[str, tuple[str, ...]] = {
     ),
     "torch": ("executor_svc", "kernels"),
     "triton": ("kernels",),
-    "opentelemetry": ("segue.telemetry", "segue.tracing"),
+    "opentelemetry": ("segue.telemetry", "segue.otlp_metrics", "segue.tracing"),
     "transformers": (),
 }
 # Started or found by name, not imported.
