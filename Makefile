@@ -19,8 +19,9 @@ runtime:  ## create .venv with what serving needs, and no more
 serve: runtime  ## serve the demo model; ARGS='--port 9000 --model DIR' as for `segue serve`
 	@exec $(BIN)/segue serve $(ARGS)
 
-model: setup  ## fetch the demo model, once, so that no test waits for it
+model: setup  ## fetch the demo model and compile the CPU kernels, once, so that no test waits
 	@$(BIN)/segue model fetch smollm2-135m >/dev/null
+	@$(BIN)/python -m kernels.native
 
 check: setup  ## style, types, who may import whom, generated stubs
 	$(BIN)/ruff check .

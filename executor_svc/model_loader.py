@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+import kernels
 from executor_svc.kv_cache import KVCache
 from executor_svc.model_runner import ModelRunner
 from executor_svc.models.causal_lm import CausalLM
@@ -74,8 +75,7 @@ def load_model_runner(
 ) -> ModelRunner:
     """Loads the model and allocates its KV cache. Raises ModelError with a readable line."""
     options = options or LoadOptions()
-    if options.num_threads:
-        torch.set_num_threads(options.num_threads)
+    kernels.set_num_threads(options.num_threads or torch.get_num_threads())
     model = load_model(Path(model_dir), options.dtype, report_progress)
     check_bit_exactness(model, options.block_size)
     num_blocks = options.num_blocks

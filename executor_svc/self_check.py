@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 
 from executor_svc.models.causal_lm import CausalLM
-from kernels import RowExactLinear, choose_tile_tokens, rms_norm, silu_and_mul
+from kernels import RowExactLinear, is_attention_exact, rms_norm, silu_and_mul
 
 log = logging.getLogger("segue.executor")
 
@@ -55,7 +55,7 @@ def _check_products(products: dict[str, RowExactLinear]) -> list[str]:
 
 def _check_attention(model: CausalLM, block_size: int) -> list[str]:
     shape = model.attention_shape(block_size)
-    if shape is None or choose_tile_tokens(shape, torch.get_num_threads()).is_exact:
+    if shape is None or is_attention_exact(shape):
         return []
     return ["attention: a query's result depends on the queries beside it"]
 

@@ -1,7 +1,8 @@
 """Ops on tensors: `reference` says what each one means; this module checks shapes and picks.
 
-Knows nothing of ours; imports torch alone. Invariant: who calls these functions does not know which
-file computes them.
+Each op is computed by our compiled kernels (`native/`) where they are there and take these sizes,
+else by torch. Knows nothing of ours; imports torch alone. Invariant: who calls these functions does
+not know which file computes them.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from kernels.attention_metadata import AttentionMetadata
 from kernels.attention_plan import CpuAttentionPlan, plan_cpu_attention
 from kernels.chunk_attention import AttentionShape, choose_tile_tokens
 from kernels.cpu_attention import cpu_paged_attention
+from kernels.native import NativeAttentionPlan, native_kernels
 from kernels.row_exact_linear import RowExactLinear, RowPadding
 
 __all__ = [
@@ -22,16 +24,26 @@ __all__ = [
     "RowExactLinear",
     "RowPadding",
     "add_rms_norm",
-    "choose_tile_tokens",
+    "is_attention_exact",
     "paged_attention",
     "plan_attention",
     "reshape_and_cache",
     "rms_norm",
+    "rotary_and_cache",
     "rotary_embedding",
+    "set_num_threads",
     "silu_and_mul",
 ]
 
-AttentionPlan = CpuAttentionPlan
+AttentionPlan = CpuAttentionPlan | NativeAttentionPlan
+
+
+def set_num_threads(num_threads: int) -> None:
+    """Of all that computes here."""
+    torch.set_num_threads(num_threads)
+    native = native_kernels()
+    if native is not None:
+        native.set_num_threads(num_threads)
 
 
 def plan_attention(metadata: AttentionMetadata, shape: AttentionShape) -> AttentionPlan:
@@ -40,7 +52,18 @@ def plan_attention(metadata: AttentionMetadata, shape: AttentionShape) -> Attent
     assert metadata.cu_seqlens_q.shape == (num_rows + 1,)
     assert metadata.block_tables.shape[0] == num_rows
     assert metadata.block_tables.shape[1] * shape.block_size >= metadata.max_seqlen_k
+    native = native_kernels()
+    if native is not None and native.takes_heads(shape):
+        return NativeAttentionPlan.of(metadata, shape, native)
     return plan_cpu_attention(metadata, shape)
+
+
+def is_attention_exact(shape: AttentionShape) -> bool:
+    """Whether a query's result has the same bits whatever stands beside it."""
+    native = native_kernels()
+    if native is not None and native.takes_heads(shape):
+        return True  # by the way it is written
+    return choose_tile_tokens(shape, torch.get_num_threads()).is_exact
 
 
 def paged_attention(
@@ -56,6 +79,8 @@ def paged_attention(
     assert value_cache.shape == key_cache.shape
     assert key_cache.is_contiguous()
     assert value_cache.is_contiguous()
+    if isinstance(plan, NativeAttentionPlan):
+        return plan.attend(query, key_cache, value_cache)
     return cpu_paged_attention(query, key_cache, value_cache, plan)
 
 
@@ -76,6 +101,9 @@ def reshape_and_cache(
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """See reference.rms_norm."""
     assert x.shape[-1:] == weight.shape
+    native = native_kernels()
+    if native is not None and native.takes_rows(x, weight):
+        return native.rms_norm(x, weight, eps)
     return elementwise.rms_norm(x, weight, eps)
 
 
@@ -85,6 +113,9 @@ def add_rms_norm(
     """See reference.add_rms_norm."""
     assert x.shape == residual.shape
     assert x.shape[-1:] == weight.shape
+    native = native_kernels()
+    if native is not None and native.takes_rows(x, weight):
+        return native.add_rms_norm(x, residual, weight, eps)
     return elementwise.add_rms_norm(x, residual, weight, eps)
 
 
@@ -96,7 +127,33 @@ def rotary_embedding(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> t
     return elementwise.rotary_embedding(x, cos, sin)
 
 
+def rotary_and_cache(
+    qkv: torch.Tensor,
+    rotation: tuple[torch.Tensor, torch.Tensor],
+    caches: tuple[torch.Tensor, torch.Tensor],
+    slot_mapping: torch.Tensor,
+) -> torch.Tensor:
+    """`rotary_embedding` of queries and keys, and `reshape_and_cache` of keys and values.
+
+    qkv [num_tokens, num_heads + 2 * num_kv_heads, head_dim]; gives the queries
+    [num_tokens, num_heads, head_dim]. rotation: cos and sin as `rotary_embedding` takes them.
+    """
+    key_cache, value_cache = caches
+    num_kv_heads = key_cache.shape[2]
+    native = native_kernels()
+    if native is not None and native.takes_rotation(qkv):
+        return native.rotary_and_cache(qkv, rotation, caches, slot_mapping)
+    rotated = rotary_embedding(qkv[:, :-num_kv_heads], *rotation)
+    num_heads = qkv.shape[1] - 2 * num_kv_heads
+    key, value = rotated[:, num_heads:], qkv[:, -num_kv_heads:]
+    reshape_and_cache(key, value, key_cache, value_cache, slot_mapping)
+    return rotated[:, :num_heads]
+
+
 def silu_and_mul(x: torch.Tensor) -> torch.Tensor:
     """See reference.silu_and_mul."""
     assert x.shape[-1] % 2 == 0
+    native = native_kernels()
+    if native is not None and native.takes_halves(x):
+        return native.silu_and_mul(x)
     return elementwise.silu_and_mul(x)

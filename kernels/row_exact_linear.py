@@ -17,6 +17,8 @@ from functools import lru_cache
 import torch
 import torch.nn.functional as F
 
+from kernels.native import NativeKernels, native_kernels
+
 Product = Callable[[torch.Tensor], torch.Tensor]
 
 ROW_COUNTS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
@@ -41,7 +43,7 @@ class LinearShape:
 
 @dataclass(slots=True, frozen=True)
 class RowCounts:
-    """Row counts that may be used, ascending. Not exact: no two counts sum in the same order."""
+    """Row counts that may be used, ascending; empty: all. Not exact: no two counts sum alike."""
 
     counts: tuple[int, ...]
     is_exact: bool
@@ -66,7 +68,10 @@ class RowPadding:
 
 
 class RowExactLinear:
-    """One weight [out_features, in_features], packed where the library can."""
+    """One weight [out_features, in_features], packed where the library can.
+
+    In bfloat16 our own product is used where it is compiled: it is exact as it is written.
+    """
 
     def __init__(
         self,
@@ -74,16 +79,22 @@ class RowExactLinear:
         bias: torch.Tensor | None = None,
         padding: RowPadding | None = None,
     ) -> None:
+        native = native_kernels() if weight.dtype is torch.bfloat16 else None
+        self.in_features, self.dtype = weight.shape[1], weight.dtype
+        if native is not None:
+            self._product = native_product(native, weight, bias)
+            self.row_counts = RowCounts((), is_exact=True)
+            return
         self._product = packed_product(weight, bias)
         self._padding = padding or RowPadding()
         shape = LinearShape(weight.shape[0], weight.shape[1], weight.dtype, bias is not None)
-        self.in_features = shape.in_features
-        self.dtype = shape.dtype
         self.row_counts = row_counts(shape, torch.get_num_threads())
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """x [num_tokens, in_features] -> [num_tokens, out_features]."""
         counts = self.row_counts.counts
+        if not counts:
+            return self._product(x)
         num_rows, max_rows = x.shape[0], counts[-1]
         if num_rows <= max_rows:
             return self._padded_product(x)
@@ -96,6 +107,13 @@ class RowExactLinear:
         if padded_rows == num_rows:
             return self._product(x)
         return self._product(self._padding.pad(x, padded_rows))[:num_rows]
+
+
+def native_product(
+    native: NativeKernels, weight: torch.Tensor, bias: torch.Tensor | None
+) -> Product:
+    packed = native.pack_linear(weight)
+    return lambda x: native.linear(x, packed, bias, weight.shape[0])
 
 
 def packed_product(weight: torch.Tensor, bias: torch.Tensor | None) -> Product:

@@ -14,9 +14,8 @@ from kernels import (
     AttentionPlan,
     RowExactLinear,
     paged_attention,
-    reshape_and_cache,
     rms_norm,
-    rotary_embedding,
+    rotary_and_cache,
 )
 
 
@@ -64,26 +63,26 @@ class Attention:
         num_tokens = hidden_states.shape[0]
         # [num_tokens, num_heads + 2 * num_kv_heads, head_dim]
         qkv = self._qkv_projection(hidden_states).view(num_tokens, -1, self._head_dim)
-        num_kv_heads = (qkv.shape[1] - self._num_heads) // 2
-        heads = self._normed(qkv[:, :-num_kv_heads])
-        rotated = rotary_embedding(heads, step.cos, step.sin)
-        query, key = rotated[:, : self._num_heads], rotated[:, self._num_heads :]
-        value = qkv[:, -num_kv_heads:]
-        reshape_and_cache(key, value, key_cache, value_cache, step.slot_mapping)
+        qkv = self._normed(qkv)
+        query = rotary_and_cache(
+            qkv, (step.cos, step.sin), (key_cache, value_cache), step.slot_mapping
+        )
         output = paged_attention(query, key_cache, value_cache, step.plan)
         return self._out_projection(output.view(num_tokens, -1))
 
-    def _normed(self, heads: torch.Tensor) -> torch.Tensor:
-        """Of queries, then keys [num_tokens, heads, head_dim]."""
+    def _normed(self, qkv: torch.Tensor) -> torch.Tensor:
+        """With the heads of queries and keys normed; values as they are."""
         norms = self._head_norms
         if norms is None:
-            return heads
-        queries, keys = heads[:, : self._num_heads], heads[:, self._num_heads :]
+            return qkv
+        num_kv_heads = (qkv.shape[1] - self._num_heads) // 2
+        sizes = [self._num_heads, num_kv_heads, num_kv_heads]
+        queries, keys, values = qkv.split(sizes, dim=1)
         normed = [
             rms_norm(part.reshape(-1, self._head_dim), weight, norms.eps).view(part.shape)
             for part, weight in ((queries, norms.query), (keys, norms.key))
         ]
-        return torch.cat(normed, dim=1)
+        return torch.cat([*normed, values], dim=1)
 
     def products(self) -> dict[str, RowExactLinear]:
         return {"qkv_projection": self._qkv_projection, "out_projection": self._out_projection}

@@ -160,10 +160,11 @@ def test_a_broken_row_leaves_nothing_behind(model: CausalLM, alone: Alone) -> No
     """NaN in a block is cleared before another request gets the block."""
     driver = ExecutorDriver(model, num_blocks=24)
     driver.add("bad", prompt(LONG))
-    driver.step({"bad": 16})
-    driver.kv_cache.key(0)[driver.requests["bad"].block_ids[0]] = torch.nan
-    driver.kv_cache.value(0)[driver.requests["bad"].block_ids[0]] = torch.nan
-    output = driver.step({"bad": LONG - 16})
+    driver.step({"bad": LONG - 1})
+    seen_by_the_last = driver.requests["bad"].block_ids[(LONG - 2) // driver.kv_cache.block_size]
+    driver.kv_cache.key(0)[seen_by_the_last] = torch.nan
+    driver.kv_cache.value(0)[seen_by_the_last] = torch.nan
+    output = driver.step({"bad": 1})
     assert list(output.row_errors) == ["bad"]
     driver.finish("bad")
     driver.add("a", prompt(LONG))

@@ -1,0 +1,26 @@
+// A tile of x @ weight.T for weights that were packed by `segue_pack_linear`.
+//
+// Packed layout: [ceil(N / 16)][K / 2][16][2] bfloat16. For sixteen outputs n and one pair of
+// inputs k, k + 1 the 32 weights lie together, so that an output sums its products in the order of k
+// whatever the tile: that is what makes a row's bits independent of the rows beside it.
+#pragma once
+
+#include "vectors.h"
+
+struct Tile {
+  const bf16 *x;       // [num_rows][K], rows contiguous
+  const bf16 *packed;  // of the first of the blocks of outputs
+  int num_rows, num_blocks, k;
+  float *out;  // [num_rows][num_blocks * 16]
+};
+
+using TileProduct = void (*)(const Tile &);
+
+// Sizes that each product is fastest with. K is a multiple of K_STEP.
+constexpr int K_STEP = 32, MAX_TILE_ROWS = 32, MAX_TILE_BLOCKS = 4;
+
+void multiply_portably(const Tile &tile);
+bool has_avx512_bf16();
+void multiply_avx512_bf16(const Tile &tile);
+bool has_amx();  // and the system lets us use it
+void multiply_amx(const Tile &tile);

@@ -1,0 +1,118 @@
+// The tile product with AMX: 16 rows by 16 outputs by 32 inputs an instruction.
+#include "linear.h"
+
+#if defined(__AMX_BF16__) && defined(__linux__)
+#include <immintrin.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+namespace {
+
+constexpr int ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18;
+constexpr int TILE_BYTES_OF_ROW = 64, PREFETCH_TILES = 8;
+constexpr int64_t TILE_WEIGHTS = 16 * 32;
+
+struct alignas(64) TileConfig {
+  uint8_t palette = 1, start_row = 0, reserved[14] = {};
+  uint16_t bytes_of_row[16] = {};
+  uint8_t rows[16] = {};
+};
+
+// Tiles 0-3: sums of (upper, lower) rows by (left, right) outputs; 4, 5: x; 6, 7: weights.
+// Each time: torch's own products on this thread leave another configuration.
+void configure(int upper_rows, int lower_rows) {
+  TileConfig config;
+  const uint8_t rows[8] = {(uint8_t)upper_rows, (uint8_t)upper_rows, (uint8_t)lower_rows,
+                           (uint8_t)lower_rows, (uint8_t)upper_rows, (uint8_t)lower_rows, 16, 16};
+  for (int i = 0; i < 8; i++) {
+    config.rows[i] = rows[i];
+    config.bytes_of_row[i] = TILE_BYTES_OF_ROW;
+  }
+  _tile_loadconfig(&config);
+}
+
+inline void prefetch(const bf16 *weights) {
+  const char *at = (const char *)(weights + PREFETCH_TILES * TILE_WEIGHTS);
+  for (int i = 0; i < 16; i++) _mm_prefetch(at + i * 64, _MM_HINT_T0);
+}
+
+// Two blocks of outputs; HAS_LOWER: more than 16 rows.
+template <bool HAS_LOWER> void multiply_pair(const Tile &tile, int block) {
+  const int64_t k = tile.k, x_stride = k * sizeof(bf16);
+  const bf16 *left = tile.packed + block * k * LANES, *right = left + k * LANES;
+  _tile_zero(0);
+  _tile_zero(1);
+  if (HAS_LOWER) {
+    _tile_zero(2);
+    _tile_zero(3);
+  }
+  for (int64_t at = 0; at < k; at += 32) {
+    prefetch(left + at * LANES);
+    prefetch(right + at * LANES);
+    _tile_loadd(4, tile.x + at, x_stride);
+    _tile_loadd(6, left + at * LANES, TILE_BYTES_OF_ROW);
+    _tile_loadd(7, right + at * LANES, TILE_BYTES_OF_ROW);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 4, 7);
+    if (HAS_LOWER) {
+      _tile_loadd(5, tile.x + 16 * k + at, x_stride);
+      _tile_dpbf16ps(2, 5, 6);
+      _tile_dpbf16ps(3, 5, 7);
+    }
+  }
+  const int64_t columns = tile.num_blocks * LANES, out_stride = columns * sizeof(float);
+  float *out = tile.out + block * LANES;
+  _tile_stored(0, out, out_stride);
+  _tile_stored(1, out + LANES, out_stride);
+  if (HAS_LOWER) {
+    _tile_stored(2, out + 16 * columns, out_stride);
+    _tile_stored(3, out + 16 * columns + LANES, out_stride);
+  }
+}
+
+void multiply_single(const Tile &tile, int block, bool has_lower) {
+  const int64_t k = tile.k, x_stride = k * sizeof(bf16);
+  const bf16 *weights = tile.packed + block * k * LANES;
+  _tile_zero(0);
+  _tile_zero(2);
+  for (int64_t at = 0; at < k; at += 32) {
+    _tile_loadd(6, weights + at * LANES, TILE_BYTES_OF_ROW);
+    _tile_loadd(4, tile.x + at, x_stride);
+    _tile_dpbf16ps(0, 4, 6);
+    if (has_lower) {
+      _tile_loadd(5, tile.x + 16 * k + at, x_stride);
+      _tile_dpbf16ps(2, 5, 6);
+    }
+  }
+  const int64_t columns = tile.num_blocks * LANES;
+  _tile_stored(0, tile.out + block * LANES, columns * sizeof(float));
+  if (has_lower)
+    _tile_stored(2, tile.out + 16 * columns + block * LANES, columns * sizeof(float));
+}
+
+}  // namespace
+
+bool has_amx() {
+  if (!__builtin_cpu_supports("avx512bf16")) return false;
+  return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
+}
+
+void multiply_amx(const Tile &tile) {
+  const int upper_rows = std::min(tile.num_rows, 16), lower_rows = tile.num_rows - upper_rows;
+  configure(upper_rows, std::max(lower_rows, 1));
+  int block = 0;
+  for (; block + 2 <= tile.num_blocks; block += 2) {
+    if (lower_rows > 0) multiply_pair<true>(tile, block);
+    else multiply_pair<false>(tile, block);
+  }
+  if (block < tile.num_blocks) multiply_single(tile, block, lower_rows > 0);
+}
+
+#else
+
+bool has_amx() { return false; }
+void multiply_amx(const Tile &tile) { multiply_portably(tile); }
+
+#endif

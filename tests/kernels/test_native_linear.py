@@ -1,0 +1,68 @@
+"""Our compiled products: the right numbers, and a row's bits the same in every batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from kernels.native import NativeKernels, native_kernels
+from kernels.native.library import AMX, AVX512_BF16, PORTABLE
+
+KINDS = [PORTABLE, AVX512_BF16, AMX]
+# Outputs and inputs: whole tiles, and what is left over of them in each direction.
+SHAPES = [(64, 64), (960, 576), (17, 33), (48, 1536), (1, 2), (100, 96)]
+
+
+@pytest.fixture(params=KINDS)
+def native(request: pytest.FixtureRequest) -> Iterator[NativeKernels]:
+    kernels = native_kernels()
+    if kernels is None:
+        pytest.skip("there is no compiler here")
+    if not kernels.set_linear(request.param):
+        pytest.skip("this CPU has no such instructions")
+    yield kernels
+    kernels.set_linear(kernels.linear_kind)
+    kernels.set_num_threads(torch.get_num_threads())
+
+
+def random(*size: int, seed: int) -> torch.Tensor:
+    """Of many magnitudes, so that another order of summation shows."""
+    generator = torch.Generator().manual_seed(seed)
+    exponents = torch.randint(-6, 7, size, generator=generator)
+    return (torch.randn(size, generator=generator) * 2.0**exponents).bfloat16()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_agrees_with_the_exact_product(native: NativeKernels, shape: tuple[int, int]) -> None:
+    weight, bias, x = random(*shape, seed=1), random(shape[0], seed=2), random(35, shape[1], seed=3)
+    exact = x.double() @ weight.double().T + bias.double()
+    # What rounding can do: one bfloat16 at the end, and a float at each of the sums before it.
+    scale = x.double().abs() @ weight.double().abs().T + bias.double().abs()
+    limit = exact.abs() * 2.0**-8 + scale * shape[1] * 2.0**-23
+    got = native.linear(x, native.pack_linear(weight), bias, shape[0])
+    assert ((got.double() - exact).abs() <= limit).all()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_rows_do_not_depend_on_batch_or_threads(
+    native: NativeKernels, shape: tuple[int, int]
+) -> None:
+    packed, x = native.pack_linear(random(*shape, seed=4)), random(130, shape[1], seed=5)
+    native.set_num_threads(1)
+    together = native.linear(x, packed, None, shape[0])
+    native.set_num_threads(3)
+    for first in (0, 1, 40):
+        for count in (1, 2, 5, 6, 16, 17, 31, 32, 33, 90):
+            alone = native.linear(x[first : first + count], packed, None, shape[0])
+            assert torch.equal(alone, together[first : first + count])
+
+
+def test_nothing_is_written_beside_the_result(native: NativeKernels) -> None:
+    """Rows that lie behind each other in memory stay what they are, NaN included."""
+    packed, x = native.pack_linear(random(20, 40, seed=6)), random(3, 40, seed=7)
+    x[1] = torch.nan
+    got = native.linear(x, packed, None, 20)
+    assert got[1].isnan().all()
+    assert not got[[0, 2]].isnan().any()
