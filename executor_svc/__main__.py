@@ -18,6 +18,7 @@ import time
 import uvloop
 
 from executor_svc.config import ExecutorServiceConfig
+from executor_svc.load_progress import LoadProgress
 from executor_svc.metrics import ExecutorMetrics, serve_metrics
 from executor_svc.model_loader import LoadOptions, ModelError, load_model_runner
 from executor_svc.model_runner import ModelRunner
@@ -63,7 +64,8 @@ def _load(config: ExecutorServiceConfig) -> ModelRunner:
         max_model_len=config.max_model_len,
         num_threads=config.num_threads,
     )
-    return load_model_runner(config.model, options)
+    with LoadProgress(config.model) as progress:
+        return load_model_runner(config.model, options, progress)
 
 
 async def serve(config: ExecutorServiceConfig, runner: ModelRunner, model_digest: str) -> None:
