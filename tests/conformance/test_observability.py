@@ -1,0 +1,145 @@
+"""Every query of observability/ names what there is: metrics of the table, by labels they have."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from segue.instruments import INSTRUMENTS, Kind
+from tests.promql import names_in
+from tests.source_tree import ROOT
+
+FOLDER = ROOT / "observability"
+SCRAPED = {"job", "instance"}  # Prometheus adds them to each sample
+DATA_SOURCE = "segue-prometheus"
+
+
+def series() -> dict[str, set[str]]:
+    """Each name that a query can use, with its labels."""
+    found: dict[str, set[str]] = {"up": set(SCRAPED)}
+    for row in INSTRUMENTS:
+        labels = {*row.labels, *SCRAPED}
+        if row.is_otlp:
+            continue
+        if row.kind is Kind.HISTOGRAM:
+            found[f"{row.name}_bucket"] = labels | {"le"}
+            found |= {f"{row.name}_{end}": labels for end in ("sum", "count")}
+        else:
+            found[row.page_name] = labels
+    return found
+
+
+def faults(expression: str) -> list[str]:
+    known, named = series(), names_in(expression)
+    wrong = [f"{name} is not in the table" for name, _ in named.metrics if name not in known]
+    wrong += [
+        f"{name} has no label {label}"
+        for name, labels in named.metrics
+        for label in labels - known.get(name, labels)
+    ]
+    all_labels: set[str] = set().union(*(known.get(name, set()) for name, _ in named.metrics))
+    return wrong + [f"nothing has the label {label}" for label in named.grouped_by - all_labels]
+
+
+def rules() -> list[dict[str, Any]]:
+    groups = yaml.safe_load((FOLDER / "alerts.yml").read_text())["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+def board() -> dict[str, Any]:
+    return json.loads((FOLDER / "grafana" / "dashboards" / "segue.json").read_text())
+
+
+def board_queries() -> Iterator[tuple[str, str]]:
+    for panel in board()["panels"]:
+        for target in panel.get("targets", []):
+            yield panel["title"], target["expr"]
+    for annotation in board()["annotations"]["list"]:
+        yield annotation["name"], annotation["expr"]
+
+
+@pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule["alert"])
+def test_an_alert_names_what_there_is(rule: dict[str, Any]) -> None:
+    assert faults(rule["expr"]) == []
+    assert rule["annotations"]["summary"]
+
+
+@pytest.mark.parametrize("title,expression", list(board_queries()))
+def test_a_panel_names_what_there_is(title: str, expression: str) -> None:
+    assert names_in(expression).metrics, title
+    assert faults(expression) == []
+
+
+def test_a_query_that_names_nothing_of_ours_is_a_fault() -> None:
+    assert faults('sum by (colour) (rate(segue:steps{epoch="1"}[5m])) > 0') != []
+    assert faults('rate(segue:steps_total{epoch="1"}[5m])') == [
+        "segue:steps_total has no label epoch"
+    ]
+    assert faults("sum by (engine) (segue:steps_total)") == ["nothing has the label engine"]
+    assert faults("histogram_quantile(0.9, rate(segue:steps_total[5m])) or vllm:none") == [
+        "vllm:none is not in the table"
+    ]
+
+
+def test_the_issue_asked_for_these_alerts() -> None:
+    asked = ("NoProgress", "PreemptionStorm", "QueueAge", "Failover", "CommitSlow")
+    assert {f"Segue{name}" for name in asked} <= {rule["alert"] for rule in rules()}
+
+
+def test_an_alert_is_played_through_for_each_rule() -> None:
+    played = (FOLDER / "alerts_test.yml").read_text()
+    assert [rule["alert"] for rule in rules() if rule["alert"] not in played] == []
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not on the PATH")
+@pytest.mark.parametrize(
+    "command", [("check", "config", "prometheus.yml"), ("test", "rules", "alerts_test.yml")]
+)
+def test_promtool_agrees(command: tuple[str, ...]) -> None:
+    done = subprocess.run(
+        ["promtool", *command], cwd=FOLDER, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_target_is_a_service_on_its_port() -> None:
+    """The ports that docker-compose.yml and the manifests give /metrics."""
+    jobs = yaml.safe_load((FOLDER / "prometheus.yml").read_text())["scrape_configs"]
+    ports = {"gateway": "8000", "scheduler": "9090", "executor": "9091"}
+    targets = [t for job in jobs for config in job["static_configs"] for t in config["targets"]]
+    assert sorted(targets) == sorted(
+        f"{name}-{i}:{port}" for name, port in ports.items() for i in (0, 1)
+    )
+
+
+def test_gateways_gauges_are_dropped_where_the_scheduler_says_them() -> None:
+    """Else a sum over all targets counts each request twice."""
+    jobs = yaml.safe_load((FOLDER / "prometheus.yml").read_text())["scrape_configs"]
+    (job,) = [job for job in jobs if job["job_name"] == "segue-gateway"]
+    (relabelling,) = job["metric_relabel_configs"]
+    services: dict[str, set[str]] = {}
+    for row in INSTRUMENTS:
+        services.setdefault(row.name, set()).add(row.service.value)
+    doubled = sorted(name for name, owners in services.items() if len(owners) > 1)
+    stem, _, names = relabelling["regex"].partition("(")
+    assert sorted(stem + name for name in names.rstrip(")").split("|")) == doubled
+
+
+def test_grafana_is_told_where_the_board_and_its_data_are() -> None:
+    provisioning = FOLDER / "grafana" / "provisioning"
+    (source,) = yaml.safe_load((provisioning / "datasources" / "prometheus.yml").read_text())[
+        "datasources"
+    ]
+    assert source["uid"] == DATA_SOURCE
+    used = {p["datasource"]["uid"] for p in board()["panels"] if "datasource" in p}
+    assert used == {DATA_SOURCE}
+    (provider,) = yaml.safe_load((provisioning / "dashboards" / "segue.yml").read_text())[
+        "providers"
+    ]
+    assert provider["options"]["path"] == "/var/lib/grafana/dashboards"
