@@ -39,6 +39,8 @@ class AttentionShape:
     block_size: int
     dtype: torch.dtype
     window: int = 0  # how many positions a query sees, its own included; 0: all up to it
+    soft_cap: float = 0.0  # scores stay within ±soft_cap; 0: no limit
+    is_batch_invariant: bool = False  # on a GPU; a CPU is always
 
     @property
     def group_size(self) -> int:

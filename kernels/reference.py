@@ -26,9 +26,12 @@ def reshape_and_cache(
     value_cache: torch.Tensor,  # as key_cache
     slot_mapping: torch.Tensor,  # [num_tokens] int64
 ) -> None:
-    """Writes each token's key and value into its slot, slot s being block s // block_size."""
+    """Writes each token's key and value into its slot, slot s being block s // block_size. What has
+    a negative slot fills a batch up on a GPU, and is written nowhere."""
     block_size = key_cache.shape[1]
     for token, slot in enumerate(as_ints(slot_mapping)):
+        if slot < 0:
+            continue
         key_cache[slot // block_size, slot % block_size] = key[token]
         value_cache[slot // block_size, slot % block_size] = value[token]
 
@@ -39,12 +42,13 @@ def paged_attention(
     value_cache: torch.Tensor,  # as key_cache
     metadata: AttentionMetadata,
     window: int = 0,
+    soft_cap: float = 0.0,
 ) -> torch.Tensor:  # [num_tokens, num_heads, head_dim]
     """Causal attention of a mixed batch over a paged cache, in float32, scaled by 1/sqrt(head_dim).
 
     Row r's queries are the last tokens of its context; each sees the positions up to its own, or
-    the last `window` of them. Heads are grouped: query head h reads key head
-    h // (num_heads / num_kv_heads).
+    the last `window` of them. Scores s become soft_cap * tanh(s / soft_cap) where that is not 0.
+    Heads are grouped: query head h reads key head h // (num_heads / num_kv_heads).
     """
     num_heads, head_dim = query.shape[1:]
     group_size = num_heads // key_cache.shape[2]
@@ -62,6 +66,8 @@ def paged_attention(
         for head in range(num_heads):
             queries = query[start:end, head].float()
             scores = queries @ keys[:, head // group_size].T / math.sqrt(head_dim)
+            if soft_cap:
+                scores = soft_cap * torch.tanh(scores / soft_cap)
             weights = scores.masked_fill(is_hidden, -math.inf).softmax(dim=-1)
             output[start:end, head] = (weights @ values[:, head // group_size]).to(query.dtype)
     return output
