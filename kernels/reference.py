@@ -7,6 +7,7 @@ what the op means, whatever the device.
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import torch
 
@@ -184,3 +185,30 @@ def _multiply_32(words: torch.Tensor, factor: int) -> tuple[torch.Tensor, torch.
     low_part = (words & 0xFFFF) * factor  # below 2**48
     high_part = (words >> 16) * factor + (low_part >> 16)  # below 2**49
     return high_part >> 16, ((high_part & 0xFFFF) << 16) | (low_part & 0xFFFF)
+
+
+def copy_blocks(
+    source: torch.Tensor,  # [num_layers, num_source_blocks, …]
+    target: torch.Tensor,  # [num_layers, num_target_blocks, …]
+    source_ids: torch.Tensor,  # [num_copies]
+    target_ids: torch.Tensor,  # [num_copies]
+) -> None:
+    """Copies blocks of all layers; no target is a source of the same call."""
+    for source_id, target_id in zip(as_ints(source_ids), as_ints(target_ids), strict=True):
+        target[:, target_id] = source[:, source_id]
+
+
+def verify_drafts(
+    sampled: torch.Tensor,  # [num_positions] int64: the token drawn at each position
+    drafts: torch.Tensor,  # [num_positions] int64: the draft behind it; a row's last means nothing
+    starts: torch.Tensor,  # [num_rows + 1] row r's positions: as many as its drafts, and one more
+) -> torch.Tensor:  # [num_rows] int32: how many of a row's sampled tokens are given out
+    """All sampled tokens up to the first that is not the draft, this one included."""
+    bounds = as_ints(starts)
+    counts: list[int] = []
+    for start, end in pairwise(bounds):
+        count = 1
+        while count < end - start and sampled[start + count - 1] == drafts[start + count - 1]:
+            count += 1
+        counts.append(count)
+    return torch.tensor(counts, dtype=torch.int32)

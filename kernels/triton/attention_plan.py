@@ -25,15 +25,16 @@ DEFAULT_PROCESSORS = 132
 
 @dataclass(slots=True, frozen=True)
 class TileShape:
-    """Rows of a tile are its tokens with the query heads of one key head each."""
+    """Rows of a tile are its tokens with the query heads of one key head each, these rounded up to
+    a power of 2: dividing by it costs no register, and the other rows would stay empty anyway."""
 
     block_m: int  # rows of queries
     block_n: int  # keys at a time
     num_warps: int
     num_stages: int
 
-    def tokens(self, group_size: int) -> int:
-        return self.block_m // group_size
+    def tokens(self, shape: AttentionShape) -> int:
+        return self.block_m // next_power_of_2(shape.group_size)
 
 
 @dataclass(slots=True, frozen=True)
@@ -79,14 +80,13 @@ def attention_constants(shape: AttentionShape, tile: TileShape) -> dict[str, int
 
 def choose_tile(shape: AttentionShape, is_decode: bool) -> TileShape:
     """So that the accumulator, the scores and two stages of keys and values fit. Not timed."""
-    padded_dim = next_power_of_2(shape.head_dim)
+    padded_dim = max(64, next_power_of_2(shape.head_dim))
     smallest = max(MIN_DOT_ROWS, next_power_of_2(shape.group_size))
     if shape.dtype == torch.float32:  # no tensor cores: registers are what is short
         return TileShape(smallest, 32 if padded_dim <= 64 else 16, 4, 1)
-    if is_decode:
-        return TileShape(
-            smallest, 64 if padded_dim <= 128 else 32, 4, 3 if padded_dim <= 128 else 2
-        )
+    if is_decode:  # as many bytes under way as there is room for
+        block_n = {64: 128, 128: 64}.get(padded_dim, 32)
+        return TileShape(smallest, block_n, 4, 3 if padded_dim <= 128 else 2)
     if padded_dim <= 128:
         return TileShape(max(128, smallest), 64, 8, 2)
     return TileShape(max(64, smallest), 32, 8, 2)

@@ -7,7 +7,7 @@ so which keys are summed together does not depend on where a chunk or a split be
 no query of the tile sees is read.
 """
 
-# pyright: standard, reportCallIssue=false
+# pyright: standard, reportCallIssue=false, reportArgumentType=false
 
 from __future__ import annotations
 

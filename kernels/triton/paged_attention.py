@@ -6,7 +6,7 @@ Attention Kernel"); the loop over keys is `attention_tiles`. Knows the step's me
 Invariant: a token's result depends on the tile's shape and the token's own context alone.
 """
 
-# pyright: standard, reportCallIssue=false
+# pyright: standard, reportCallIssue=false, reportArgumentType=false
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.triton.attention_plan import TritonAttentionPlan
+from kernels.triton.attention_plan import TritonAttentionPlan, next_power_of_2
 from kernels.triton.attention_tiles import attend_tile, load_heads
 
 
@@ -48,6 +48,7 @@ def paged_attention_kernel(
     HEAD_DIM: tl.constexpr,
     PADDED_DIM: tl.constexpr,
     GROUP_SIZE: tl.constexpr,
+    PADDED_GROUP: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     SLOT_STRIDE: tl.constexpr,
     BLOCK_M: tl.constexpr,
@@ -57,7 +58,7 @@ def paged_attention_kernel(
     WINDOW: tl.constexpr,
 ):
     """Grid: (num_tokens // BLOCK_Q + num_rows, num_kv_heads); some tiles have no token."""
-    BLOCK_Q: tl.constexpr = BLOCK_M // GROUP_SIZE
+    BLOCK_Q: tl.constexpr = BLOCK_M // PADDED_GROUP
     tile = tl.program_id(0)
     row = find_row(cu_seqlens_q_ptr, num_rows, tile, BLOCK_Q)
     start = tl.load(cu_seqlens_q_ptr + row)
@@ -67,11 +68,11 @@ def paged_attention_kernel(
         num_before = tl.load(seq_lens_ptr + row) - num_queries
         first_head = tl.program_id(1) * HEAD_DIM
         in_tile = tl.arange(0, BLOCK_M)
-        queries = first_query + in_tile // GROUP_SIZE
-        is_query = (queries < num_queries) & (in_tile < BLOCK_Q * GROUP_SIZE)
+        queries = first_query + in_tile // PADDED_GROUP
+        is_query = (queries < num_queries) & (in_tile % PADDED_GROUP < GROUP_SIZE)
         dims = tl.arange(0, PADDED_DIM)
         tokens = (start + queries).to(tl.int64)[:, None]
-        heads = (first_head * GROUP_SIZE + in_tile % GROUP_SIZE * HEAD_DIM)[:, None]
+        heads = (first_head * GROUP_SIZE + in_tile % PADDED_GROUP * HEAD_DIM)[:, None]
         query_ptrs = query_ptr + tokens * query_stride + heads + dims[None, :]
         last_position = num_before + tl.minimum(first_query + BLOCK_Q, num_queries) - 1
         acc, row_sum, _ = attend_tile(
@@ -101,7 +102,7 @@ def paged_attention(
     assert query.stride()[1:] == (shape.head_dim, 1)
     assert metadata.block_tables.stride(1) == 1
     output = torch.empty(query.shape, dtype=query.dtype, device=query.device)
-    grid = (num_tokens // tile.tokens(shape.group_size) + num_rows, shape.num_kv_heads)
+    grid = (num_tokens // tile.tokens(shape) + num_rows, shape.num_kv_heads)
     paged_attention_kernel[grid](
         output,
         query,
@@ -114,6 +115,7 @@ def paged_attention(
         query.stride(0),
         metadata.block_tables.stride(0),
         **plan.constants(),
+        PADDED_GROUP=next_power_of_2(shape.group_size),
         BLOCK_M=tile.block_m,
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,

@@ -4,7 +4,7 @@ Knows slots, no block table. Invariant: a token with a negative slot is written 
 what fills up a batch of a recorded graph.
 """
 
-# pyright: standard, reportCallIssue=false
+# pyright: standard, reportCallIssue=false, reportArgumentType=false
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ Knows one row. Invariant: rounds where the reference rounds, the sum to x's dtyp
 before it is multiplied by the weight; a row's sum is one program's, whatever the batch.
 """
 
-# pyright: standard, reportCallIssue=false
+# pyright: standard, reportCallIssue=false, reportArgumentType=false
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ Knows one token's heads. Invariant: computed in float32 and rounded once; the re
 product as well, so in 16 bits the two differ in the last place.
 """
 
-# pyright: standard, reportCallIssue=false
+# pyright: standard, reportCallIssue=false, reportArgumentType=false
 
 from __future__ import annotations
 

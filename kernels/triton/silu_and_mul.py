@@ -3,7 +3,7 @@
 Knows one row of gate and up. Invariant: silu in float32, rounded to x's dtype before the product.
 """
 
-# pyright: standard, reportCallIssue=false
+# pyright: standard, reportCallIssue=false, reportArgumentType=false
 
 from __future__ import annotations
 
