@@ -58,7 +58,7 @@ ATTENTION_SHAPES = [
     AttentionShape(32, 8, 128, 16, BF16),
     AttentionShape(32, 8, 128, 16, torch.float16),
     AttentionShape(28, 4, 128, 16, BF16),
-    AttentionShape(16, 8, 256, 16, BF16, sliding_window=4096, soft_cap=50.0),
+    AttentionShape(16, 8, 256, 16, BF16, window=4096, soft_cap=50.0),
     AttentionShape(9, 3, 64, 16, BF16),
     AttentionShape(32, 32, 80, 32, BF16),
     AttentionShape(9, 3, 64, 16, torch.float32),
@@ -87,7 +87,7 @@ def all_variants() -> list[Variant]:
 
 
 def _shape_name(shape: AttentionShape) -> str:
-    extras = "+window+cap" if shape.sliding_window else ""
+    extras = "+window+cap" if shape.window else ""
     heads = f"{shape.num_heads}/{shape.num_kv_heads}x{shape.head_dim}"
     return f"{heads} block {shape.block_size} {TRITON_DTYPES[shape.dtype]}{extras}"
 
