@@ -1,0 +1,243 @@
+"""The Kubernetes manifests: rendered, valid, as the policy wants them, and true to the services.
+
+What is deliberately wrong is caught: test_manifest_faults.py.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from executor_svc.config import ExecutorServiceConfig
+from gateway_svc.config import GatewayConfig
+from scheduler_svc.config import SchedulerServiceConfig
+from segue.grpc_server import EXECUTOR_SERVICE, SCHEDULER_SERVICE
+from segue.grpc_tls import EXECUTOR_NAME, SCHEDULER_NAME
+from segue.version import VERSION
+from tests.kubernetes.link_rules import link_offences
+from tests.kubernetes.pod_rules import pod_offences
+from tests.kubernetes.reachability import Peer, namespace_labels, reaches
+from tests.kubernetes.rendered import (
+    K8S,
+    OVERLAYS,
+    Manifest,
+    containers,
+    find,
+    get,
+    kubectl,
+    of_kind,
+    pod_spec,
+    read_manifests,
+    render,
+    render_directory,
+    workloads,
+)
+from tests.kubernetes.schemas import VERSIONS, schema_offences
+from tests.kubernetes.setting_rules import config_of, service_of, setting_offences
+from tests.source_tree import PACKAGES, ROOT
+
+SERVICES = ("scheduler", "executor", "gateway", "redis")
+EXAMPLES = ("inference-pool.yaml",)
+METRIC = re.compile(r"\b(?:vllm|segue):[a-z0-9_]+")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def kubectl_is_there() -> None:
+    """Outside of any test's time: where the machine has none, it is downloaded."""
+    kubectl()
+
+
+def test_the_overlays_are_these() -> None:
+    """A wrong root would make every other test pass."""
+    assert OVERLAYS == ["cpu", "gpu", "ha", "observability"]
+    assert {path.name for path in K8S.glob("examples/*.yaml")} >= set(EXAMPLES)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_every_object_fits_its_schema(overlay: str, version: str) -> None:
+    assert [o for each in render(overlay) for o in schema_offences(each, version)] == []
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_every_example_fits_its_schema(name: str) -> None:
+    manifests = read_manifests(K8S / "examples" / name)
+    assert [o for each in manifests for o in schema_offences(each, VERSIONS[-1])] == []
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_every_pod_is_as_the_policy_wants_it(overlay: str) -> None:
+    assert [o for each in workloads(render(overlay)) for o in pod_offences(each)] == []
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_everything_that_is_named_is_there(overlay: str) -> None:
+    assert list(link_offences(render(overlay))) == []
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_the_services_understand_their_settings(overlay: str) -> None:
+    manifests = render(overlay)
+    started = {service_of(c) for w in workloads(manifests) for c in containers(w)}
+    assert started >= {"scheduler_svc", "executor_svc", "gateway_svc"}
+    assert list(setting_offences(manifests)) == []
+
+
+def _config(manifests: list[Manifest], name: str) -> object:
+    kind = "Deployment" if name == "gateway" else "StatefulSet"
+    (container,) = pod_spec(get(manifests, kind, f"segue-{name}"))["containers"]
+    return config_of(manifests, container)
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_the_services_agree_with_each_other(overlay: str) -> None:
+    manifests = render(overlay)
+    scheduler = _config(manifests, "scheduler")
+    executor = _config(manifests, "executor")
+    gateway = _config(manifests, "gateway")
+    assert isinstance(scheduler, SchedulerServiceConfig)
+    assert isinstance(executor, ExecutorServiceConfig)
+    assert isinstance(gateway, GatewayConfig)
+    assert (executor.deployment, executor.block_size) == (
+        scheduler.deployment,
+        scheduler.block_size,
+    )
+    assert executor.model == gateway.model
+    assert len({scheduler.tls is None, executor.tls is None, gateway.tls is None}) == 1
+    service = get(manifests, "Service", "segue-scheduler")
+    ports = {port["port"] for port in service["spec"]["ports"]}
+    for address in (*executor.schedulers, *gateway.schedulers):
+        name, _, port = address.partition(":")
+        assert (name, int(port) in ports) == ("segue-scheduler", True)
+    # Each pod is somebody else.
+    assert (scheduler.scheduler_id, executor.executor_id, gateway.gateway_id) == ("pod-0",) * 3
+    assert scheduler.advertise.partition(":")[0] == executor.advertise.partition(":")[0]
+
+
+def test_ready_is_asked_by_the_names_that_the_services_have() -> None:
+    manifests = render("cpu")
+    for name, service in (("scheduler", SCHEDULER_SERVICE), ("executor", EXECUTOR_SERVICE)):
+        (container,) = pod_spec(get(manifests, "StatefulSet", f"segue-{name}"))["containers"]
+        assert container["readinessProbe"]["grpc"]["service"] == service
+        assert "service" not in container["livenessProbe"]["grpc"]
+        assert "service" not in container["startupProbe"]["grpc"]
+
+
+@pytest.mark.parametrize("overlay", ["cpu", "observability", "gpu"])
+def test_only_these_reach_each_other(overlay: str) -> None:
+    """The whole matrix: every service to every port of every service."""
+    manifests = render(overlay)
+    peers = {
+        each["metadata"]["labels"]["app.kubernetes.io/component"]: Peer.of(each)
+        for each in workloads(manifests)
+    }
+    assert set(peers) == set(SERVICES)
+    peers["a stranger of ours"] = Peer(namespace_labels("segue"), {}, {})
+    peers["somebody elsewhere"] = Peer(namespace_labels("other"), {}, {})
+    peers["prometheus"] = Peer(namespace_labels("monitoring"), {}, {})
+    open_to = {
+        (source, target, name)
+        for source, peer in peers.items()
+        for target in SERVICES
+        for port, name in peers[target].ports.items()
+        if source != target and reaches(manifests, peer, peers[target], port)
+    }
+    expected = {
+        ("scheduler", "redis", "redis"),
+        ("scheduler", "executor", "grpc"),
+        ("executor", "scheduler", "grpc"),
+        ("gateway", "scheduler", "grpc"),
+        *((outside, "gateway", "http") for outside in ("somebody elsewhere", "prometheus")),
+    }
+    if overlay == "observability":
+        expected |= {("prometheus", name, "metrics") for name in ("scheduler", "executor")}
+    assert open_to == expected
+
+
+def test_certificates_carry_the_names_that_peers_look_for() -> None:
+    manifests = render("ha")
+    for name in (SCHEDULER_NAME, EXECUTOR_NAME):
+        assert name in get(manifests, "Certificate", name)["spec"]["dnsNames"]
+
+
+def test_certificates_and_a_redis_of_ours_fit_together(tmp_path: Path) -> None:
+    """No overlay has this combination of components; people's own will."""
+    directory = K8S / "overlays" / "cpu"
+    relative = Path("../" * (len(tmp_path.resolve().parts) - 1)) / str(K8S).lstrip("/")
+    (tmp_path / "kustomization.yaml").write_text(
+        "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nnamespace: segue\n"
+        f"resources: [{relative}/overlays/{directory.name}]\n"
+        f"components: [{relative}/components/tls, {relative}/components/cert-manager]\n"
+    )
+    manifests = render_directory(tmp_path)
+    redis = get(manifests, "StatefulSet", "segue-redis")
+    arguments: list[str] = pod_spec(redis)["containers"][0]["args"]
+    assert arguments[arguments.index("--tls-port") + 1] == "6379"
+    assert arguments[arguments.index("--appendonly") + 1] == "yes"
+    assert list(link_offences(manifests)) == []
+    assert [o for each in workloads(manifests) for o in pod_offences(each)] == []
+    scheduler = _config(manifests, "scheduler")
+    assert isinstance(scheduler, SchedulerServiceConfig)
+    assert scheduler.redis_url.startswith("rediss://segue-redis:6379/0?")
+    assert "segue-redis" in get(manifests, "Certificate", "segue-redis")["spec"]["dnsNames"]
+
+
+def test_two_schedulers_share_an_external_redis() -> None:
+    manifests = render("ha")
+    assert get(manifests, "StatefulSet", "segue-scheduler")["spec"]["replicas"] == 2
+    assert find(manifests, "StatefulSet", "segue-redis") is None
+
+
+def test_gpu_executors_get_a_gpu_and_no_init_container() -> None:
+    executor = pod_spec(get(render("gpu"), "StatefulSet", "segue-executor"))
+    assert executor["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == 1
+    assert {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"} in (
+        executor["tolerations"]
+    )
+    assert "initContainers" not in executor
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_images_are_of_this_version(overlay: str) -> None:
+    images = [c["image"] for w in workloads(render(overlay)) for c in containers(w)]
+    assert {i.rpartition(":")[2] for i in images if i.startswith("segue/")} == {VERSION}
+
+
+def _expressions() -> dict[str, str]:
+    rules = of_kind(render("observability"), "PrometheusRule")
+    found = {
+        rule["alert"]: rule["expr"]
+        for each in rules
+        for group in each["spec"]["groups"]
+        for rule in group["rules"]
+    }
+    for each in of_kind(render("gpu"), "ScaledObject"):
+        found["keda"] = each["spec"]["triggers"][0]["metadata"]["query"]
+    adapter = read_manifests(K8S / "examples" / "prometheus-adapter-rules.yaml")[0]
+    found["hpa"] = adapter["rules"]["external"][0]["seriesQuery"]
+    return found
+
+
+def test_whatever_is_watched_is_measured() -> None:
+    """An alert on a metric that nobody exports is silent for ever."""
+    paths = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
+    code = "\n".join(path.read_text() for path in paths)
+    prefixed = {"segue:executor_": 'f"segue:executor_{name}"'}
+    missing = {
+        (name, metric)
+        for name, expression in _expressions().items()
+        for metric in METRIC.findall(expression)
+        if not _is_exported(re.sub(r"_(total|bucket|sum|count)$", "", metric), code, prefixed)
+    }
+    assert missing == set()
+
+
+def _is_exported(metric: str, code: str, prefixed: dict[str, str]) -> bool:
+    if f'"{metric}"' in code:
+        return True
+    return any(
+        metric.startswith(prefix) and template in code and f'"{metric[len(prefix) :]}"' in code
+        for prefix, template in prefixed.items()
+    )
