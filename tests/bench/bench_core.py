@@ -107,7 +107,9 @@ class StepTimes:
 class CoreDriver:
     """One core with one lane, and the executor that answers each step at once."""
 
-    def __init__(self, num_requests: int, num_steps: int, *, is_async: bool) -> None:
+    def __init__(
+        self, num_requests: int, num_steps: int, *, is_async: bool, policy: str = "unified"
+    ) -> None:
         blocks_each = -(-(PROMPT_LEN + num_steps) // BLOCK_SIZE) + 1
         num_blocks = num_requests * blocks_each + 1
         config = SchedulerConfig(
@@ -120,7 +122,7 @@ class CoreDriver:
         engine = EngineConfig(
             config, depth=2 if is_async else 1, max_queued_requests=10**6, finished_ttl_ms=0
         )
-        self.core = EngineCore(engine, NoBytes(), load_policy("unified"))
+        self.core = EngineCore(engine, NoBytes(), load_policy(policy))
         self.core.lead(1, "bench", None)
         self.core.handle(ExecutorRegistered(LANE, "bench:1"))
         capacity = Capacity(num_blocks, BLOCK_SIZE)
@@ -175,11 +177,13 @@ class CoreDriver:
         )
 
 
-def measure_decode(num_running: int, *, is_async: bool = True) -> dict[str, Any]:
+def measure_decode(
+    num_running: int, *, is_async: bool = True, policy: str = "unified"
+) -> dict[str, Any]:
     """Steady decode of `num_running` requests."""
     num_admitting = -(-num_running // NUM_ADMITTED) + 4
     num_steps = num_admitting + NUM_WARMUP + NUM_MEASURED
-    driver = CoreDriver(num_running, num_steps, is_async=is_async)
+    driver = CoreDriver(num_running, num_steps, is_async=is_async, policy=policy)
     driver.step(driver.submissions(num_running, max_tokens=10**6))
     for _ in range(num_admitting + NUM_WARMUP):
         driver.step(driver.result())
@@ -273,14 +277,18 @@ def measure() -> dict[str, Any]:
     loop_before = reference_loop_us()
     decode = [measure_decode(size) for size in SIZES]
     synchronous = [measure_decode(256, is_async=False)]
+    three_queue = [
+        measure_decode(size, is_async=False, policy="three_queue") for size in SIZES[-2:]
+    ]
     admission = [measure_admission()]
     loop_us = (loop_before + reference_loop_us()) / 2
     speed = REFERENCE_LOOP_US / loop_us
-    for row in (*decode, *synchronous, *admission):
+    for row in (*decode, *synchronous, *three_queue, *admission):
         row["of_vllm_scaled"] = round(row["of_vllm"] * speed, 3)
     return {
         "decode": decode,
         "decode_not_overlapped": synchronous,
+        "decode_three_queue": three_queue,
         "admission": admission,
         "reference_loop_us": round(loop_us, 1),
         "reference_loop_us_recorded": REFERENCE_LOOP_US,
@@ -295,6 +303,13 @@ def print_table(report: dict[str, Any]) -> None:
         print("".join(f"{row[name]:>10}" for _, name in COLUMNS))
     (row,) = report["decode_not_overlapped"]
     print(f"not overlapped, {row['running']} running: {row['us_per_step_p50']} µs")
+    few, many = report["decode_three_queue"]
+    growth = many["us_per_step_p50"] / few["us_per_step_p50"]
+    growth *= few["running"] / many["running"]
+    print(
+        f"three_queue, {few['running']} and {many['running']} running: {few['us_per_step_p50']} "
+        f"and {many['us_per_step_p50']} µs, {growth:.2f} times as much for each request"
+    )
     (row,) = report["admission"]
     print(
         f"admission of a {row['prompt_tokens']}-token request: {row['us_per_admission_p50']} µs "

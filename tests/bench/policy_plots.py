@@ -59,7 +59,9 @@ def _throughput(outcomes: Outcomes) -> Figure:
     fifo = outcomes[saturated(FIFO)].tokens_per_s
     colors = [STYLES.get(policy, {"color": "#b5b5b5"})["color"] for policy, _ in cases]
     bars = axes.barh([policy for policy, _ in cases], [rate for _, rate in cases], color=colors)
-    axes.bar_label(bars, [f"{rate:.0f}  ({rate / fifo:.2f} of fifo)" for _, rate in cases])
+    axes.bar_label(
+        bars, [f"{rate:.0f}  ({rate / fifo:.2f} of fifo)" for _, rate in cases], padding=3
+    )
     axes.set_xlim(0, 1.25 * max(rate for _, rate in cases))
     axes.set_xlabel("output tokens/s, saturated")
     axes.grid(visible=False)

@@ -17,7 +17,6 @@ CONTINUOUS_AND_FIFO = (FIFO, *PREEMPTING)
 
 ELSEWHERE = {
     "a step takes 10 ms more": CostModel(overhead_s=0.013),
-    "3/4 of the bandwidth": CostModel(bandwidth_share=0.56),
     H100_80GB.name: CostModel(gpu=H100_80GB),
 }
 COMPARED_ELSEWHERE = (FIFO, FIFO_TOLD, UNIFIED)

@@ -32,9 +32,9 @@ Outcomes = Mapping[Case, Outcome]
 def print_tables(outcomes: Outcomes) -> None:
     print_machine(CostModel())
     print_saturated(outcomes)
-    print_work(outcomes)
     print_rates(outcomes)
     print_utilizations(outcomes)
+    print_work(outcomes, UTILIZATIONS[0])
     print_elsewhere(outcomes)
 
 
@@ -75,19 +75,20 @@ def print_saturated(outcomes: Outcomes) -> None:
         )
 
 
-def print_work(outcomes: Outcomes) -> None:
-    """What each did for it."""
-    print("\nthe work of the same runs")
-    _print_row("", "steps", "computed", "again", "blocks out", "blocks in", "copying")
-    for policy in POLICIES:
-        one = outcomes[saturated(policy)]
+def print_work(outcomes: Outcomes, utilization: float) -> None:
+    """Where memory is short: what each did for it."""
+    print(f"\nthe work at gpu_memory_utilization {utilization:g} (saturated)")
+    _print_row("", "tok/s", "preempt", "steps", "computed", "again", "blocks out", "copying")
+    for policy in PREEMPTING:
+        one = outcomes[at_utilization(policy, utilization)]
         _print_row(
             policy,
+            f"{one.tokens_per_s:.0f}",
+            one.num_preemptions,
             one.num_steps,
             one.num_computed_tokens,
             one.num_computed_again,
             one.num_swapped_out_blocks,
-            one.num_swapped_in_blocks,
             f"{one.copying_s * 1e3:.0f} ms",
         )
 

@@ -54,12 +54,23 @@ def test_the_page_has_every_parameter_with_its_default(
         assert defaults.get(field.name) == str(expected), field.name
 
 
-def test_every_flag_on_the_page_is_one() -> None:
-    flags = {"--" + field.name.replace("_", "-") for field in fields(SchedulerServiceConfig)}
-    tables = PAGE.read_text().split("## All parameters")[1]
-    named = set(re.findall(r"`(--[a-z-]+)`", tables))
-    assert named
-    assert named <= flags
+def test_no_row_of_the_page_is_of_something_that_is_gone() -> None:
+    rows = re.findall(r"^\| `(\w+)`", parameter_tables(), re.MULTILINE)
+    assert len(rows) == len(set(rows))
+    assert set(rows) == {field.name for field in fields(ThreeQueueConfig)}
+
+
+def test_the_page_has_every_flag_that_a_policy_is_made_with_and_no_other() -> None:
+    """A flag is the policy's if its value arrives in the policy's configuration."""
+    names = {field.name for field in fields(SchedulerServiceConfig)}
+    shaping = names & {field.name for field in fields(ThreeQueueConfig)} - {"policy"}
+    shaping |= {"scheduling_policy", "priority_aging_s"}
+    named = set(re.findall(r"`(--[a-z-]+)`", parameter_tables()))
+    assert named == {"--" + name.replace("_", "-") for name in shaping}
+
+
+def parameter_tables() -> str:
+    return PAGE.read_text().split("## All parameters")[1].split("\n## ")[0]
 
 
 def test_the_page_shows_the_example_as_it_is() -> None:
