@@ -12,7 +12,7 @@ from segue.serve_config import PASSED_ON_FLAGS, SCHEDULER_FLAGS, ServeConfig
 
 NOT_FOR_A_USER_OF_SERVE = {
     *("listen", "advertise", "redis_url", "deployment", "scheduler_id", "has_peers"),
-    *("executors", "metrics_port"),
+    *("executors", "metrics_port", "served_model_name"),
     *("tls_cert", "tls_key", "tls_ca", "health_listen"),  # all is on one machine
 }
 
