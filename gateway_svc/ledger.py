@@ -188,7 +188,7 @@ class Ledger:
         """The whole call is refused: its choices are accepted together or not at all."""
         live = self._call_of.get(request_id)
         if live is None:
-            self._choices.pop(request_id, None)
+            self._lose(request_id, error)
             return
         for choice in live.choices:
             self._lose(choice.request_id, error)

@@ -26,6 +26,7 @@ class _Prompt:
     """The choices drawn for one prompt of a call, until the last of them has ended."""
 
     shape: CallShape
+    was_attached: bool
     num_choices: int = 0
     num_ended: int = 0
     most_tokens: int = 0
@@ -77,9 +78,12 @@ class GatewayMetrics:
     def call_added(self, live: LiveCall) -> None:
         now, unix_ms = time.monotonic(), time.time_ns() // 1_000_000
         for choice in live.choices:
+            if choice.end is not None:  # it ended while the call was being fetched
+                continue
             waited_ms = max(0, unix_ms - choice.submission.arrival_unix_ms)
             choice.arrived_at = now - waited_ms / 1000
-            prompt = self._prompts.setdefault(_prompt_key(choice), _Prompt(live.call.shape))
+            new = _Prompt(live.call.shape, choice.was_attached)
+            prompt = self._prompts.setdefault(_prompt_key(choice), new)
             prompt.num_choices += 1
 
     def batch_began(self) -> None:
@@ -155,7 +159,7 @@ class GatewayMetrics:
         prompt.most_tokens = max(prompt.most_tokens, len(choice.token_ids))
         if prompt.num_ended == prompt.num_choices:
             del self._prompts[key]
-            if is_end:
+            if is_end and not prompt.was_attached:
                 self._params_n.observe(prompt.num_choices)
                 self._most_tokens.observe(prompt.most_tokens)
         return prompt

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -97,6 +98,7 @@ def test_an_alert_is_played_through_for_each_rule() -> None:
     assert [rule["alert"] for rule in rules() if rule["alert"] not in played] == []
 
 
+@pytest.mark.timeout(60)
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not on the PATH")
 @pytest.mark.parametrize(
     "command", [("check", "config", "prometheus.yml"), ("test", "rules", "alerts_test.yml")]
@@ -104,6 +106,24 @@ def test_an_alert_is_played_through_for_each_rule() -> None:
 def test_promtool_agrees(command: tuple[str, ...]) -> None:
     done = subprocess.run(
         ["promtool", *command], cwd=FOLDER, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not on the PATH")
+def test_promtool_reads_each_query_of_the_board(tmp_path: Path) -> None:
+    """As rules: Grafana's variables are what the language has not."""
+    variables = {"$__rate_interval": "5m", "$__range": "15m", "$model_name": "m"}
+    rules: list[dict[str, str]] = []
+    for number, (_, expression) in enumerate(board_queries()):
+        for name, value in variables.items():
+            expression = expression.replace(name, value)
+        rules.append({"record": f"board:{number}", "expr": expression})
+    path = tmp_path / "board.yml"
+    path.write_text(yaml.safe_dump({"groups": [{"name": "board", "rules": rules}]}))
+    done = subprocess.run(
+        ["promtool", "check", "rules", path], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
