@@ -16,14 +16,14 @@ frozen() {
                               marker[name] = part[2] } next }
                 { name = tolower($1); gsub("_", "-", name)
                   print (name in marker) ? $0 ";" marker[name] : $0 }' \
-      <(cat requirements.in requirements-dev.in) -
+      <(cat requirements.in requirements-executor.in requirements-dev.in) -
 }
 
-pip install -qq -r requirements.in
+pip install -qq -r requirements.in -r requirements-executor.in
 frozen >"$work/runtime"
-pip install -qq -r requirements.in -r requirements-dev.in
+pip install -qq -r requirements.in -r requirements-executor.in -r requirements-dev.in
 frozen >"$work/all"
-{ echo "# Made by scripts/lock.sh from requirements.in."; cat "$work/runtime"; } >requirements.lock
+{ echo "# Made by scripts/lock.sh from requirements.in and requirements-executor.in."; cat "$work/runtime"; } >requirements.lock
 {
   echo "# Made by scripts/lock.sh from requirements-dev.in; installed on top of requirements.lock."
   grep -vxFf "$work/runtime" "$work/all"

@@ -21,6 +21,7 @@ from segue import embedded_redis
 from segue.config import add_flags, config_from
 from segue.console import Console
 from segue.embedded_redis import RedisUnusable
+from segue.executor_extra import ExecutorNotInstalled, require_executor
 from segue.model_files.model_directory import ModelDirectory, ModelDirectoryError
 from segue.passed_on_flags import (
     FlagRefused,
@@ -50,6 +51,7 @@ LEFTOVER_GRACE_S = 3.0
 HELP_WIDTH = 78
 
 _READABLE = (
+    ExecutorNotInstalled,
     ModelDirectoryError,
     StateDirectoryError,
     RedisUnusable,
@@ -83,6 +85,7 @@ def _epilog() -> str:
 def run(args: argparse.Namespace) -> int:
     config = config_from(ServeConfig, args)
     try:
+        require_executor()
         check_passed_on(args.unknown)
         check_scheduler_flags(config, args.unknown)
         return asyncio.run(serve(config, args.unknown, Console()))

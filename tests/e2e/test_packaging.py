@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -96,14 +95,3 @@ def test_it_serves_from_any_directory(serving: str) -> None:
     answer = httpx.post(f"{serving}/completions", json=body, timeout=60)
     assert answer.status_code == 200, answer.text
     assert answer.json()["usage"]["completion_tokens"] == 3
-
-
-def test_a_wheel_holds_scripts_and_stubs(clone: Path, tmp_path: Path) -> None:
-    flags = ("--no-deps", "--no-build-isolation", "--wheel-dir", str(tmp_path))
-    run(clone, ".venv/bin/python", "-m", "pip", "wheel", *flags, ".")
-    (wheel,) = tmp_path.glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        names = set(archive.namelist())
-    sources = [*ROOT.glob("scheduler_svc/store/lua/*.lua"), ROOT / "segue" / "v1" / "types_pb2.py"]
-    assert len(sources) > 1
-    assert {str(path.relative_to(ROOT)) for path in sources} <= names
