@@ -14,6 +14,7 @@ import secrets
 import signal
 import sys
 import time
+from typing import TYPE_CHECKING
 
 import uvloop
 
@@ -24,11 +25,18 @@ from executor_svc.model_loader import LoadOptions, ModelError, load_model_runner
 from executor_svc.model_runner import ModelRunner
 from executor_svc.scheduler_client import Announcement, Registration
 from executor_svc.service import ExecutorIdentity, ExecutorService
+from executor_svc.step_spans import StepSpans
 from executor_svc.step_worker import StepWorker
 from segue.admin_client import AdminClient, AdminError
 from segue.config import parse_config
 from segue.grpc_server import EXECUTOR_SERVICE, Health, bind, make_server
 from segue.model_files.model_directory import ModelDirectory, ModelDirectoryError
+from segue.tracing import names
+from segue.tracing.provider import open_tracer
+from segue.tracing.tracing_error import TracingError
+
+if TYPE_CHECKING:
+    from segue.tracing.tracer import Tracer
 
 log = logging.getLogger("segue.executor")
 STOP_GRACE_S = 2.0
@@ -44,14 +52,17 @@ def main() -> None:
     try:
         runner = _load(config)
         model_digest = ModelDirectory.load(config.model).fingerprint()
-    except (ModelError, ModelDirectoryError) as error:
+        tracer = open_tracer(names.SERVICE_EXECUTOR, config.executor_id)
+    except (ModelError, ModelDirectoryError, TracingError) as error:
         sys.exit(f"executor_svc: error: {error}")
     gc.collect()
     gc.freeze()  # what is loaded stays: going through it in the middle of a step takes 80 ms
     try:
-        uvloop.run(serve(config, runner, model_digest))
+        uvloop.run(serve(config, runner, model_digest, tracer))
     except OSError as error:
         sys.exit(f"executor_svc: error: {error}")
+    if tracer is not None:
+        tracer.close()
 
 
 def _load(config: ExecutorServiceConfig) -> ModelRunner:
@@ -68,14 +79,20 @@ def _load(config: ExecutorServiceConfig) -> ModelRunner:
         return load_model_runner(config.model, options, progress)
 
 
-async def serve(config: ExecutorServiceConfig, runner: ModelRunner, model_digest: str) -> None:
+async def serve(
+    config: ExecutorServiceConfig, runner: ModelRunner, model_digest: str, tracer: Tracer | None
+) -> None:
     """Until SIGTERM or SIGINT."""
     # The time comes first, so that of two processes with one id the later one sorts higher (H31).
     incarnation_id = f"{time.time_ns():020d}-{secrets.token_hex(4)}"
     identity = ExecutorIdentity(
         config.executor_id, incarnation_id, runner.capacity, model_digest, config.deployment
     )
-    worker = StepWorker(runner, config.fault_step_delay_ms / 1000)
+    spans = None
+    if tracer is not None:
+        slow_step_ns = config.trace_slow_step_ms * 1_000_000
+        spans = StepSpans(tracer, runner, config.executor_id, slow_step_ns)
+    worker = StepWorker(runner, config.fault_step_delay_ms / 1000, spans)
     service = ExecutorService(worker, identity)
     server = make_server()
     service.add_to(server)

@@ -49,6 +49,9 @@ class ExecutorServiceConfig(TlsConfig):
     drain_grace_s: float = field(
         default=10.0, metadata={"help": "after SIGTERM, to hand requests over and end what runs"}
     )
+    trace_slow_step_ms: int = field(
+        default=1000, metadata={"help": "a step that takes longer is always traced"}
+    )
     fault_step_delay_ms: int = field(
         default=0, metadata={"help": "for tests: each step takes this much longer"}
     )

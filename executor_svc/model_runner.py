@@ -19,6 +19,7 @@ from executor_svc.models.causal_lm import CausalLM
 from executor_svc.position_counter import PositionCounter
 from executor_svc.request_table import PlanError, RequestTable
 from executor_svc.sampler import Sampler, SamplerOutput, SamplingBatch
+from executor_svc.step_phase import FORWARD, PREPARE, SAMPLE, SWAP, StepPhase
 from segue.types import Capacity, ModelRunnerOutput, SchedulerOutput, StepTimings, TokenLogprobs
 
 Int32Array = npt.NDArray[np.int32]
@@ -40,6 +41,7 @@ class ModelRunner:
         self._positions = PositionCounter()
         self._has_failed = False
         self._last_end_ns: int | None = None
+        self.phases: list[StepPhase] = []  # of the last step
 
     @property
     def capacity(self) -> Capacity:
@@ -86,8 +88,10 @@ class ModelRunner:
         idle_ns = start_ns - self._last_end_ns if self._last_end_ns is not None else 0
         if plan.draft_token_ids:
             raise PlanError("draft tokens are not supported by this executor")
-        self._table.apply(plan)
+        self.phases = []
         self._move_blocks(plan)
+        moved_ns = self.phases[-1].ended_ns if self.phases else start_ns
+        self._table.apply(plan)
         for request_id in plan.finished_req_ids:
             self._positions.forget(request_id)
         if not plan.num_scheduled_tokens:
@@ -102,6 +106,11 @@ class ModelRunner:
         sampled = self._sampler.sample(logits, sampling_batch) if logits is not None else None
         self._settle(plan, batch, sampled)
         self._last_end_ns = time.monotonic_ns()
+        self.phases += [
+            StepPhase(PREPARE, moved_ns, prepared_ns),
+            StepPhase(FORWARD, prepared_ns, forward_ns),
+            StepPhase(SAMPLE, forward_ns, self._last_end_ns),
+        ]
         timings = StepTimings(
             idle_us=idle_ns // 1000,
             prepare_us=(prepared_ns - start_ns) // 1000,
@@ -112,9 +121,13 @@ class ModelRunner:
 
     def _move_blocks(self, plan: SchedulerOutput) -> None:
         """Before anything is written: blocks that swap_out frees are written by the same step."""
+        if not (plan.swap_out or plan.swap_in or plan.copies):
+            return
+        start_ns = time.monotonic_ns()
         self._kv_cache.swap_out(plan.swap_out)
         self._kv_cache.swap_in(plan.swap_in)
         self._kv_cache.copy(plan.copies)
+        self.phases.append(StepPhase(SWAP, start_ns, time.monotonic_ns()))
 
     def _logits(self, batch: InputBatch) -> torch.Tensor | None:
         """[num_samples, vocab_size], None where no row samples."""

@@ -50,14 +50,30 @@ def _ignore_step(busy_us: int, timings: StepTimings) -> None:
     """Nobody counts."""
 
 
+class StepObserver(Protocol):
+    """Hears of each step once its result has gone out. Times: time.monotonic_ns()."""
+
+    def step_ended(
+        self,
+        plan: SchedulerOutput,
+        outcome: ModelRunnerOutput | Exception,
+        started_ns: int,
+        ended_ns: int,
+    ) -> None: ...
+
+
 class StepWorker:
-    def __init__(self, runner: Runner, step_delay_s: float = 0.0) -> None:
+    def __init__(
+        self, runner: Runner, step_delay_s: float = 0.0, observer: StepObserver | None = None
+    ) -> None:
         self.num_steps = 0
         self.idle_us = 0
         self.busy_us = 0
         self.on_step: Callable[[int, StepTimings], None] = _ignore_step
         self._runner = runner
         self._step_delay_s = step_delay_s
+        self._observer = observer
+        self._last_start_ns = 0
         self._last_end_ns = 0
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="step")
 
@@ -87,10 +103,13 @@ class StepWorker:
             except Exception as error:  # whatever it is, it ends this generation and no other
                 log.exception("step %d failed", step.plan.step_id)
                 outcome = error
-            step = settle(step.plan, outcome)
+            plan = step.plan
+            step = settle(plan, outcome)
+            if self._observer is not None:
+                self._observer.step_ended(plan, outcome, self._last_start_ns, self._last_end_ns)
 
     def _run(self, step: AcceptedStep) -> ModelRunnerOutput:
-        started_ns = time.monotonic_ns()
+        self._last_start_ns = started_ns = time.monotonic_ns()
         idle_us = (started_ns - self._could_run_since_ns(step.plan, step.accepted_ns)) // 1000
         try:
             if self._step_delay_s:

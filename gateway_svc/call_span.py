@@ -16,11 +16,13 @@ from gateway_svc.api_error import ApiError
 from gateway_svc.call import Call, CallKind
 from gateway_svc.live_call import LiveCall
 from segue.tracing import names
+from segue.tracing.ended_span import AttributeValue, EndedSpan
 from segue.tracing.trace_context import parse_traceparent, request_context
 from segue.types import FinishReason
 
 if TYPE_CHECKING:
-    from segue.tracing.tracer import AttributeValue, Link, Tracer
+    from segue.tracing.ended_span import SpanLink
+    from segue.tracing.tracer import Tracer
 
 KEY = "segue.call_span"
 TRACED = ("/v1/completions", "/v1/chat/completions", "/v1/streams/")
@@ -74,8 +76,6 @@ class CallSpan:
         self.has_client_left = False
 
     def end(self) -> None:
-        from segue.tracing.tracer import EndedSpan
-
         reason, message = self._end()
         attributes: dict[str, AttributeValue] = {
             names.HTTP_REQUEST_METHOD: self._scope["method"],
@@ -126,11 +126,11 @@ class CallSpan:
                 return "failed", choice.end.message
         return ("complete" if self.live.is_ended else "taken_over"), ""
 
-    def _links(self) -> list[Link]:
+    def _links(self) -> list[SpanLink]:
         """A stream that is gone on with links to the scheduler's spans of its requests."""
         if not self._is_resumption or self.live is None:
             return []
-        links: list[Link] = []
+        links: list[SpanLink] = []
         for submission in self.live.call.submissions:
             parent = parse_traceparent(submission.traceparent)
             if parent is not None and parent.is_sampled:

@@ -12,6 +12,8 @@ import logging
 import signal
 import sys
 import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import uvloop
 
@@ -22,6 +24,7 @@ from scheduler_svc.core.events import ExecutorRegistered
 from scheduler_svc.executor_client import Executors
 from scheduler_svc.lease import LeaseKeeper
 from scheduler_svc.loop import Deposed, EngineLoop, Envelope
+from scheduler_svc.loop_observer import LoopObserver
 from scheduler_svc.metrics import LeaderReadings, serve_metrics
 from scheduler_svc.policies import load_policy
 from scheduler_svc.readiness import Readiness
@@ -30,22 +33,42 @@ from scheduler_svc.sessions import Sessions
 from scheduler_svc.store.redis_store import open_store
 from scheduler_svc.store.state_store import StateStore, StoreError
 from scheduler_svc.timed_codec import TimedCodec
+from scheduler_svc.tracing.loop_tracer import LoopTracer
+from scheduler_svc.tracing.step_spans import StepTracing
 from segue.grpc_server import SCHEDULER_SERVICE, Health, bind, make_server
+from segue.tracing import names
+from segue.tracing.provider import open_tracer
+from segue.tracing.tracing_error import TracingError
+
+if TYPE_CHECKING:
+    from segue.tracing.tracer import Tracer
 
 log = logging.getLogger("segue.scheduler")
 STOP_GRACE_S = 2.0
 
 
-async def lead(
-    config: SchedulerServiceConfig,
-    store: StateStore,
-    lease: LeaseKeeper,
-    service: SchedulerService,
-    sessions: Sessions,
-    stopping: asyncio.Event,
-) -> None:
+@dataclass(slots=True, frozen=True)
+class Parts:
+    """What is there before this process leads, and stays when it does not any more."""
+
+    store: StateStore
+    lease: LeaseKeeper
+    service: SchedulerService
+    sessions: Sessions
+    tracer: Tracer | None
+
+    def observer(self, core: EngineCore, config: SchedulerServiceConfig) -> LoopObserver:
+        if self.tracer is None:
+            return LoopObserver(core)
+        slow_step_ns = config.trace_slow_step_ms * 1_000_000
+        tracing = StepTracing(config.policy, config.trace_step_ratio, slow_step_ns)
+        return LoopTracer(core, self.tracer, tracing)
+
+
+async def lead(config: SchedulerServiceConfig, parts: Parts, stopping: asyncio.Event) -> None:
     """Campaign, load, lead until stopped; raises Deposed when another leads."""
-    acquired, leader_id = await lease.campaign()
+    store, service, sessions = parts.store, parts.service, parts.sessions
+    acquired, leader_id = await parts.lease.campaign()
     started = time.perf_counter()
     codec = TimedCodec()
     core = EngineCore(config.engine_config(), codec, load_policy(config.policy))
@@ -60,7 +83,8 @@ async def lead(
         core.restore_requests(loaded.rows)
     core.lead(acquired.epoch, leader_id, loaded.last_commit)
     executors = Executors(config)
-    loop = EngineLoop(core, store, sessions, executors, config)
+    observer = parts.observer(core, config)
+    loop = EngineLoop(core, store, sessions, executors, config, observer)
     executors.start(core, lambda event: loop.post(Envelope(event)), loop.report_higher_epoch)
     for item in config.executors:
         executor_id, _, address = item.partition("=")
@@ -88,7 +112,7 @@ async def lead(
     await store.release(epoch, leader_id)
 
 
-async def serve(config: SchedulerServiceConfig) -> int:
+async def serve(config: SchedulerServiceConfig, tracer: Tracer | None) -> int:
     store = open_store(config.redis_url, config.deployment, config.durability, config.digest())
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -122,7 +146,8 @@ async def serve(config: SchedulerServiceConfig) -> int:
     )
     log.info("scheduler %s listens on port %d", config.scheduler_id, port)
     code = 0
-    campaign = asyncio.create_task(lead(config, store, lease, service, sessions, stopping))
+    parts = Parts(store, lease, service, sessions, tracer)
+    campaign = asyncio.create_task(lead(config, parts, stopping))
     stop = asyncio.create_task(stopping.wait())
     await asyncio.wait({campaign, stop}, return_when=asyncio.FIRST_COMPLETED)
     if service.loop is None and not campaign.done():
@@ -141,13 +166,20 @@ async def serve(config: SchedulerServiceConfig) -> int:
     await server.stop(STOP_GRACE_S)
     await health.stop()
     await store.close()
+    if tracer is not None:
+        tracer.close()
     return code
 
 
 def main() -> int:
     config = read_flags()
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
-    return uvloop.run(serve(config))
+    try:
+        tracer = open_tracer(names.SERVICE_SCHEDULER, config.scheduler_id)
+    except TracingError as error:
+        print(f"scheduler_svc: error: {error}", file=sys.stderr)
+        return 2
+    return uvloop.run(serve(config, tracer))
 
 
 if __name__ == "__main__":

@@ -99,6 +99,12 @@ class SchedulerServiceConfig(TlsConfig):
     )
     durability: str = field(default="everysec", metadata={"help": "everysec | always | replicated"})
     log_steps: bool = field(default=False, metadata={"help": "log one line for each step"})
+    trace_step_ratio: float = field(
+        default=1.0, metadata={"help": "share of the steps that are traced, where traces are"}
+    )
+    trace_slow_step_ms: int = field(
+        default=1000, metadata={"help": "a step that takes longer is traced all the same"}
+    )
     metrics_port: int = field(default=0, metadata={"help": "port of /metrics; 0: none"})
 
     health_listen: str = field(
@@ -109,6 +115,8 @@ class SchedulerServiceConfig(TlsConfig):
     )
 
     def __post_init__(self) -> None:
+        if not 0 <= self.trace_step_ratio <= 1:
+            raise ValueError(f"--trace-step-ratio: {self.trace_step_ratio} is not from 0 to 1")
         TlsConfig.__post_init__(self)
         is_asked = self.preempt_for_admission or self.priority_aging_s
         if is_asked and self.policy == "three_queue":

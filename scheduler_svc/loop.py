@@ -31,6 +31,7 @@ from scheduler_svc.core.events import (
 )
 from scheduler_svc.core.rows import Commit
 from scheduler_svc.executor_client import Executors
+from scheduler_svc.loop_observer import LoopObserver
 from scheduler_svc.sessions import GatewaySession, SessionReady, Sessions, SignOfLife
 from scheduler_svc.step_log import StepLog
 from scheduler_svc.step_meters import StepMeters
@@ -67,6 +68,7 @@ class EngineLoop:
         sessions: Sessions,
         executors: Executors,
         config: SchedulerServiceConfig,
+        observer: LoopObserver | None = None,
     ) -> None:
         self.core = core
         self.timings = Timings()
@@ -78,6 +80,7 @@ class EngineLoop:
         self._sessions = sessions
         self._executors = executors
         self._config = config
+        self._observer = observer or LoopObserver(core)
         self._inbox: deque[Envelope] = deque()
         self._wake = asyncio.Event()
         self._is_stopping = False
@@ -116,6 +119,7 @@ class EngineLoop:
 
     async def run(self) -> None:
         """Lead until stopped or deposed. The first commit is made at once: it proves the lease."""
+        self._observer.begin()
         await self._step([])
         tick_s = min(self._config.heartbeat_s, self._config.lease_ttl_s / 3)
         next_tick = time.monotonic() + tick_s
@@ -136,16 +140,19 @@ class EngineLoop:
     async def _step(self, batch: list[Envelope]) -> None:
         timings = self.timings
         started = time.thread_time()
-        due = [(envelope, self.core.handle(envelope.event)) for envelope in batch]
+        due = [(envelope, self._observer.handle(envelope.event)) for envelope in batch]
         updated = time.thread_time()
-        self.core.plan(self._executors.ready())
+        self._observer.plan(self._executors.ready())
         planned = time.thread_time()
         if self.core.has_changes() or self._is_renewal_due():
+            self._observer.commit_begins()
             await self._commit(self.core.take_commit(time.time_ns() // 1_000_000))
             self._step_meters.note_commit(self.core)
+            self._observer.committed()
         committed = time.thread_time()
         self._tell(due)
         self._executors.send_steps()
+        self._observer.sent()
         timings.num_tokens += self._sessions.emit(self.core, timings.num_commits)
         emitted = time.thread_time()
         if self.core.last_plans:

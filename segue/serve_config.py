@@ -12,11 +12,11 @@ from pathlib import Path
 
 EXECUTOR_FLAGS = (
     *("dtype", "kv_cache_bytes", "num_blocks", "num_cpu_blocks", "num_threads"),
-    *("block_size", "max_model_len", "heartbeat_s"),
+    *("block_size", "max_model_len", "heartbeat_s", "trace_slow_step_ms"),
 )
 SCHEDULER_FLAGS = (
     *("policy", "log_steps", "block_size", "max_model_len", "lease_ttl_s", "heartbeat_s"),
-    *("stall_s",),
+    *("stall_s", "trace_step_ratio", "trace_slow_step_ms"),
 )
 PASSED_ON_FLAGS = (
     *("scheduling_policy", "preempt_for_admission", "priority_aging_s"),
@@ -59,6 +59,12 @@ class ServeConfig:
         default=None, metadata={"help": "unified | three_queue | module:Class"}
     )
     log_steps: bool = field(default=False, metadata={"help": "log one line for each step"})
+    trace_step_ratio: float | None = field(
+        default=None, metadata={"help": "share of the steps that are traced, where traces are"}
+    )
+    trace_slow_step_ms: int | None = field(
+        default=None, metadata={"help": "a step that takes longer is always traced"}
+    )
     dtype: str | None = field(default=None, metadata={"help": "auto | bfloat16 | float32"})
     block_size: int = field(default=16, metadata={"help": "tokens in a KV cache block"})
     kv_cache_bytes: int | None = field(default=None, metadata={"help": "of each executor"})

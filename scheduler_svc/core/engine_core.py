@@ -37,6 +37,7 @@ from scheduler_svc.core.intake import Intake
 from scheduler_svc.core.lane import Lane, PlannedStep
 from scheduler_svc.core.rows import Commit, CommitId, Rows
 from scheduler_svc.core.snapshot import Snapshot
+from scheduler_svc.core.step_tracing import TraceparentOf, always_traced, untraced
 from segue.types import FinishReason, RequestOutput, SchedulerOutput, StepKey
 
 
@@ -130,12 +131,12 @@ class EngineCore:
             case _:
                 raise AssertionError(f"no handler for {event}")
 
-    def plan(self, ready: Collection[str], traceparent: str = "") -> None:
+    def plan(self, ready: Collection[str], traceparent_of: TraceparentOf = untraced) -> None:
         """Plan steps for these lanes (connected and opened), up to `depth` in flight each."""
         self.last_plans = []
         for executor_id in sorted(ready):
             lane = self.state.lanes[executor_id]
-            while lane.is_open and self._plan_step(lane, traceparent):
+            while lane.is_open and self._plan_step(lane, traceparent_of):
                 pass
 
     def take_commit(self, now_unix_ms: int) -> Commit:
@@ -184,7 +185,7 @@ class EngineCore:
         """Gateways (and orphans' names) that have a request that has not ended."""
         return {r.owner for r in self.state.requests.values() if not r.is_finished}
 
-    def _plan_step(self, lane: Lane, traceparent: str) -> bool:
+    def _plan_step(self, lane: Lane, traceparent_of: TraceparentOf) -> bool:
         policy = lane.policy
         assert policy is not None
         depth = min(self.state.config.depth, policy.max_steps_in_flight)
@@ -192,12 +193,14 @@ class EngineCore:
             return False
         assert lane.generation is not None
         key = StepKey(lane.next_step_id, self.state.epoch)
-        plan = policy.schedule(key, lane.generation, traceparent)
+        plan = policy.schedule(key, lane.generation, traceparent_of(lane.executor_id, key))
         self.state.dirty_lanes.add(lane.executor_id)
         for request_id in policy.take_ignored():
             self.state.note_finish(self.state.requests[request_id])
         if _says_nothing(plan):
             return False
+        if plan.preempted_req_ids:
+            plan = always_traced(plan)
         step = PlannedStep(plan, self._codec.encode_step(plan))
         self.state.counters.num_preemptions += len(plan.preempted_req_ids)
         lane.planned.append(step)

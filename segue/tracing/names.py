@@ -84,7 +84,6 @@ BLOCKS_SWAPPED_IN: Final = "segue.blocks.swapped_in"
 BLOCKS_SWAPPED_OUT: Final = "segue.blocks.swapped_out"
 BLOCKS_COPIED: Final = "segue.blocks.copied"
 WIRE_BYTES: Final = "segue.wire.bytes"
-COMMIT_SEQ: Final = "segue.commit.seq"
 IS_ADOPTED: Final = "segue.adopted"  # planned by a scheduler that has ended
 EXECUTOR_IDLE_US: Final = "segue.executor.idle_us"
 EXECUTOR_PREPARE_US: Final = "segue.executor.prepare_us"
@@ -93,6 +92,7 @@ EXECUTOR_SAMPLE_US: Final = "segue.executor.sample_us"
 
 LINK_KIND: Final = "segue.link"  # what a link that is not to a request means
 LINK_PREVIOUS_EPOCH: Final = "last_step_of_previous_epoch"
+LINK_BEGUN_BY: Final = "begun_by"  # a phase, by a step
 LINK_RESUMED_AFTER: Final = "resumed_after"
 
 SPAN_REQUEST: Final = "request"
