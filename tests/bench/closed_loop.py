@@ -1,24 +1,21 @@
 """A closed loop of streaming completions: each stream asks again as soon as it was answered.
 
-Knows HTTP/1.1 and OpenAI's events; asyncio alone, since client and server share the machine.
+Knows what is asked for; the client is `segue bench`'s.
 Invariant: a stream that is not answered in full is an error, so no figure comes of half a run.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 import time
-from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
-from urllib.parse import urlsplit
 
-EVENT = b"data: "
-DONE = b"[DONE]"
-READ_LIMIT = 1 << 20
+from segue.bench.figures import percentile
+from segue.bench.openai_stream import Answer, complete
+
+__all__ = ["Answer", "Load", "LoopResult", "percentile", "run_closed_loop"]
 
 
 @dataclass(slots=True, frozen=True)
@@ -48,15 +45,6 @@ class Load:
 
 
 @dataclass(slots=True, frozen=True)
-class Answer:
-    """Seconds: to the first token, and between any two events that carry tokens."""
-
-    ttft_s: float
-    itl_s: list[float]
-    num_tokens: int
-
-
-@dataclass(slots=True, frozen=True)
 class LoopResult:
     seconds: float
     answers: list[Answer]
@@ -72,14 +60,6 @@ class LoopResult:
     @property
     def itl_s(self) -> list[float]:
         return [gap for answer in self.answers for gap in answer.itl_s]
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """By nearest rank: one of the values, so that p99 of few is the largest."""
-    assert values
-    assert 0 <= share <= 1
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
 
 
 async def run_closed_loop(url: str, load: Load, seed: int) -> LoopResult:
@@ -98,56 +78,3 @@ async def run_closed_loop(url: str, load: Load, seed: int) -> LoopResult:
         for index in range(load.num_streams):
             group.create_task(stream(index))
     return LoopResult(time.perf_counter() - started, answers)
-
-
-async def complete(url: str, body: dict[str, Any]) -> Answer:
-    """One streaming completion, on a connection of its own."""
-    parts = urlsplit(url)
-    assert parts.hostname is not None
-    reader, writer = await asyncio.open_connection(parts.hostname, parts.port, limit=READ_LIMIT)
-    try:
-        content = json.dumps(body).encode()
-        head = (
-            f"POST /v1/completions HTTP/1.1\r\nHost: {parts.netloc}\r\nConnection: close\r\n"
-            f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
-        )
-        started = time.perf_counter()
-        writer.write(head.encode() + content)
-        status = await reader.readline()
-        while (line := await reader.readline()).strip():
-            assert line
-        if b" 200 " not in status:
-            raise RuntimeError(f"{status!r}: {(await reader.read(2000))!r}")
-        return await _read_events(reader, started)
-    finally:
-        writer.close()
-
-
-async def _read_events(reader: asyncio.StreamReader, started: float) -> Answer:
-    arrivals: list[float] = []
-    num_tokens = 0
-    async for event in _events(reader):
-        usage = event.get("usage")
-        if usage is not None:
-            num_tokens = usage["completion_tokens"]
-        if any(choice["text"] for choice in event["choices"]):
-            arrivals.append(time.perf_counter())
-    if not arrivals:
-        raise RuntimeError("a stream ended without a token")
-    gaps = [later - earlier for earlier, later in pairwise(arrivals)]
-    return Answer(arrivals[0] - started, gaps, num_tokens)
-
-
-async def _events(reader: asyncio.StreamReader) -> AsyncIterator[dict[str, Any]]:
-    """The JSON of each event of a chunked answer, up to [DONE]."""
-    rest = b""
-    while size := int(await reader.readline(), 16):
-        *lines, rest = (rest + await reader.readexactly(size)).split(b"\n")
-        await reader.readexactly(2)  # CRLF
-        for line in lines:
-            if line.startswith(EVENT):
-                data = line.removeprefix(EVENT)
-                if data.strip() == DONE:
-                    return
-                yield json.loads(data)
-    raise RuntimeError("the stream ended without [DONE]")
