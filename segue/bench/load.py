@@ -41,8 +41,8 @@ class Target:
 @dataclass(slots=True)
 class LoadResult:
     seconds: float = 0.0
-    answers: list[Answer] = field(default_factory=list)
-    failures: list[str] = field(default_factory=list)
+    answers: list[Answer] = field(default_factory=list[Answer])
+    failures: list[str] = field(default_factory=list[str])
 
 
 async def run_closed_loop(

@@ -134,7 +134,7 @@ async def _read_answer(events: AsyncIterator[dict[str, Any]], started_s: float) 
     ended_s = time.perf_counter()
     if not arrivals:
         raise RequestFailed("the stream ended without a token")
-    details = usage.get("prompt_tokens_details") or {}
+    details: dict[str, Any] = usage.get("prompt_tokens_details") or {}
     return Answer(
         started_s=started_s,
         ttft_s=arrivals[0] - started_s,

@@ -12,7 +12,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,7 +63,7 @@ def vllm(python: str, model: Path) -> Peer:
 
 
 @contextmanager
-def running(peer: Peer, log: Path) -> Iterator[str]:
+def running(peer: Peer, log: Path) -> Generator[str]:
     """Its address, while it runs."""
     port = _free_port()
     command = [part.format(port=port) for part in peer.command]

@@ -70,4 +70,4 @@ def plot(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     right.set_ylabel("ms")
     right.set_yscale("log")
     right.legend()
-    figure.savefig(path)
+    figure.savefig(str(path))  # pyright: ignore[reportUnknownMemberType]

@@ -9,7 +9,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from tests.bench.closed_loop import Load, complete, percentile
+from segue.bench.openai_stream import RequestFailed, complete
+from tests.bench.closed_loop import Load, percentile
 
 HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 TOKEN = b'id: x\ndata: {"choices":[{"text":"a"}]}\n\n'
@@ -62,11 +63,11 @@ async def test_tokens_are_counted_where_they_come() -> None:
 
 async def test_an_answer_without_its_end_is_an_error() -> None:
     async with server(HEAD + chunk(TOKEN) + chunk(b"")) as url:
-        with pytest.raises(RuntimeError, match="DONE"):
+        with pytest.raises(RequestFailed, match="DONE"):
             await complete(url, {})
 
 
 async def test_a_refusal_is_an_error() -> None:
     async with server(b"HTTP/1.1 503 Service Unavailable\r\n\r\nbusy") as url:
-        with pytest.raises(RuntimeError, match="503"):
+        with pytest.raises(RequestFailed, match="503"):
             await complete(url, {})
