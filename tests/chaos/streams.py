@@ -8,11 +8,19 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from openai import AsyncOpenAI
 
-from tests.served import Served
+
+class Serving(Protocol):
+    """Where it answers, and the name of its model."""
+
+    @property
+    def url(self) -> str: ...
+
+    @property
+    def model(self) -> str: ...
 
 
 @dataclass(slots=True, frozen=True)
@@ -64,7 +72,7 @@ async def read(client: AsyncOpenAI, ask: Ask, model: str, into: Stream) -> None:
 class Streams:
     """Several streams at once. `async with` ends when each has ended."""
 
-    def __init__(self, served: Served, asked: list[Ask]) -> None:
+    def __init__(self, served: Serving, asked: list[Ask]) -> None:
         self._client = AsyncOpenAI(
             base_url=f"{served.url}/v1", api_key="none", max_retries=0, timeout=100
         )
@@ -99,7 +107,7 @@ class Streams:
         assert all(stream.finish_reason is None for stream in self.all), "a stream ended too early"
 
 
-async def undisturbed(served: Served, asked: list[Ask]) -> list[Stream]:
+async def undisturbed(served: Serving, asked: list[Ask]) -> list[Stream]:
     async with Streams(served, asked) as streams:
         pass
     return streams.all

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import httpx
 import pytest
 
 from tests.served import Served
+from tests.server_events import Events
 
 PROMPT = {"prompt": "A gateway may die.", "max_tokens": 300, "temperature": 0, "seed": 3}
 
@@ -25,28 +25,6 @@ def served(hand_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     yield running
     running.stop()
     print(running.log()[-20_000:])  # shown where the test failed
-
-
-class Events:
-    """The text and the last event id of a stream of server-sent events."""
-
-    def __init__(self) -> None:
-        self.text = ""
-        self.last_id = ""
-        self.finish_reason: str | None = None
-        self.is_done = False
-
-    def take(self, line: str) -> None:
-        if line.startswith("id: "):
-            self.last_id = line[4:]
-        elif line == "data: [DONE]":
-            self.is_done = True
-        elif line.startswith("data: "):
-            chunk: dict[str, Any] = json.loads(line[6:])
-            assert "error" not in chunk, chunk
-            for choice in chunk["choices"]:
-                self.text += choice["text"]
-                self.finish_reason = choice["finish_reason"] or self.finish_reason
 
 
 def body(served: Served) -> dict[str, Any]:

@@ -42,7 +42,9 @@ IMPORTERS: dict[str, tuple[str, ...]] = {
     "transformers": (),
 }
 # Started or found by name, not imported.
-ENTRY_POINTS = re.compile(r"(\.__main__|^segue\.child_guard|^kernels\.triton\.ahead_of_time)$")
+ENTRY_POINTS = re.compile(
+    r"(\.__main__|^segue\.(child_guard|health_check)|^kernels\.triton\.ahead_of_time)$"
+)
 COMMENTED_CODE = (
     *(ast.Assign, ast.AugAssign, ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef),
     *(ast.If, ast.For, ast.While, ast.With, ast.Raise, ast.Assert, ast.Delete),
