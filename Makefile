@@ -5,7 +5,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 SEEDS ?= 500
 TRACES ?= tests/conformance/traces
 
-.PHONY: help setup runtime serve check test test-all sim conformance e2e chaos bench protos docs lock clean model
+.PHONY: help setup runtime serve check test test-all sim conformance e2e chaos compose-test bench protos docs lock clean model
 
 help:  ## list these commands
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -33,8 +33,8 @@ check: setup  ## style, types, who may import whom, generated stubs
 test: model  ## the suite: unit, sim, conformance, kernels, integration
 	SEEDS=$(SEEDS) $(PYTEST) -q -n 2 --dist worksteal tests/unit tests/sim tests/conformance tests/kernels tests/integration
 
-test-all: model  ## what `make test` leaves out: all processes, faults, packaging
-	$(PYTEST) -q tests/e2e tests/chaos
+test-all: model  ## what `make test` leaves out: all processes, faults, packaging, containers
+	$(PYTEST) -q tests/e2e tests/chaos tests/compose
 
 sim: setup  ## simulate SEEDS=100000 histories with faults
 	@$(BIN)/python -m tests.sim.run --seeds $(SEEDS)
@@ -47,6 +47,9 @@ e2e: setup  ## all processes and the OpenAI client
 
 chaos: setup  ## all processes, killed and paused
 	$(PYTEST) -q tests/chaos
+
+compose-test: setup  ## docker-compose.yml built, brought up, killed and restarted piece by piece
+	$(PYTEST) -q --durations=5 tests/compose
 
 bench: model  ## throughput, latency, idle share, the scheduler's time per step
 	@set -e; for file in tests/bench/bench_*.py; do \

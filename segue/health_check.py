@@ -14,9 +14,10 @@ import argparse
 import http.client
 import sys
 from collections.abc import Sequence
+from typing import Any, cast
 from urllib.parse import urlsplit
 
-TIMEOUT_S = 3.0
+TIMEOUT_S = 5.0
 
 
 class NotWell(Exception):
@@ -60,7 +61,7 @@ def check_grpc(address: str, service: str) -> None:
 
     serving = health_pb2.HealthCheckResponse.SERVING
     with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
-        stub = health_pb2_grpc.HealthStub(channel)
+        stub = cast(Any, health_pb2_grpc).HealthStub(channel)  # the stubs lack its methods
         try:
             request = health_pb2.HealthCheckRequest(service=service)
             status = stub.Check(request, timeout=TIMEOUT_S).status

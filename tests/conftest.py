@@ -20,7 +20,7 @@ from tests.redis_process import RedisProcess, redis_binary, valkey_binary
 TESTS = Path(__file__).parent
 # All processes have to start, and a stopped leader's lease has to run out.
 LONG_TIMEOUT_S = 120
-LONG_SUITES = ("e2e", "chaos")
+LONG_SUITES = ("e2e", "chaos", "compose")
 SLOW_TIMEOUT_S = 60
 
 # No timing is asserted: an example that takes long on a busy machine is no failure.

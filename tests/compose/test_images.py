@@ -33,3 +33,10 @@ def test_only_schedulers_find_redis(deployment: Deployment, service: str) -> Non
 
 def test_nothing_was_killed_for_memory(deployment: Deployment) -> None:
     assert [name for name in OURS if deployment.state(name)["OOMKilled"]] == []
+
+
+def test_who_leads_can_be_asked_in_a_scheduler_s_container(deployment: Deployment) -> None:
+    schedulers = "scheduler-0:50051,scheduler-1:50051"
+    shown = deployment.sh("scheduler-0", f"python -m segue ctl status --scheduler {schedulers}")
+    assert "e0" in shown
+    assert "e1" in shown

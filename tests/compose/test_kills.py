@@ -14,7 +14,7 @@ from tests.chaos.streams import Ask, Stream, Streams, asks
 from tests.compose.deployment import Deployment
 from tests.server_events import Events
 
-MAX_TOKENS = 100
+MAX_TOKENS = 40
 pytestmark = pytest.mark.timeout(180)
 
 
@@ -34,6 +34,7 @@ async def through_both(
     deployment: Deployment, asked: Sequence[Ask], victim: str | None = None
 ) -> list[Stream]:
     """Each question to each gateway at once; `victim` dies when all streams have begun."""
+    after = ""
     async with AsyncExitStack() as stack:
         running = [
             await stack.enter_async_context(Streams(gateway, list(asked)))

@@ -15,7 +15,7 @@ from openai import APIConnectionError, AsyncOpenAI, InternalServerError
 from tests.chaos.streams import Ask, Stream, asks, read
 from tests.compose.deployment import Deployment
 
-MAX_TOKENS = 40
+MAX_TOKENS = 20
 # Whom others need comes last; the gateways drain.
 ONE_BY_ONE = (
     *("jaeger", "redis", "scheduler-1", "scheduler-0"),
