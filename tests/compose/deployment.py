@@ -17,8 +17,8 @@ from tests.source_tree import ROOT
 
 FILES = (ROOT / "docker-compose.yml", ROOT / "tests" / "compose" / "override.yml")
 BUILD_TIMEOUT_S = 900
-UP_TIMEOUT_S = 240
-HEALTHY_TIMEOUT_S = 90
+UP_TIMEOUT_S = 600
+HEALTHY_TIMEOUT_S = 300
 
 
 class Deployment:
@@ -30,7 +30,7 @@ class Deployment:
         self._environ = environ
         self.model = model
 
-    def compose(self, *arguments: str, timeout_s: float = 120) -> str:
+    def compose(self, *arguments: str, timeout_s: float = 300) -> str:
         files = [part for path in FILES for part in ("--file", str(path))]
         command = ("compose", "--project-name", self._project, *files, *arguments)
         return self._engine.docker(*command, timeout_s=timeout_s)

@@ -33,7 +33,7 @@ class Engine:
     def __init__(self, environ: dict[str, str]) -> None:
         self.environ = environ
 
-    def docker(self, *arguments: str, timeout_s: float = 120) -> str:
+    def docker(self, *arguments: str, timeout_s: float = 300) -> str:
         """Its output; fails with all of it where the command does."""
         done = subprocess.run(
             ["docker", *arguments],
@@ -48,7 +48,7 @@ class Engine:
         assert done.returncode == 0, f"docker {' '.join(arguments)}:\n{done.stdout[-20_000:]}"
         return done.stdout
 
-    def succeeds(self, *arguments: str, timeout_s: float = 120) -> bool:
+    def succeeds(self, *arguments: str, timeout_s: float = 300) -> bool:
         try:
             self.docker(*arguments, timeout_s=timeout_s)
         except (AssertionError, OSError, subprocess.TimeoutExpired):

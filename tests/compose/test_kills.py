@@ -15,7 +15,7 @@ from tests.compose.deployment import Deployment
 from tests.server_events import Events
 
 MAX_TOKENS = 40
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(600)
 
 
 @dataclass(frozen=True)

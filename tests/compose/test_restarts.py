@@ -22,7 +22,7 @@ ONE_BY_ONE = (
     *("executor-1", "executor-0", "gateway-1", "gateway-0"),
 )
 STOPS_CLEANLY = tuple(name for name in ONE_BY_ONE if name != "jaeger")
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(900)
 
 
 class Load:
