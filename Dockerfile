@@ -63,7 +63,7 @@ ENTRYPOINT ["python", "-m", "executor_svc"]
 
 # Triton compiles its launchers when a kernel is first used.
 FROM executor AS executor-gpu
-USER root
+USER 0:0
 RUN apt-get update -qq && \
     apt-get install -y -qq --no-install-recommends gcc libc6-dev && \
     rm -rf /var/lib/apt/lists/*

@@ -78,11 +78,15 @@ def running_engine() -> Iterator[Engine]:
         raise NoEngine(f"no Docker engine answers, and {error.strerror}: {LOCK}") from error
     with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # another run of these tests would lose its engine
-        address = _script("up", found.environ).splitlines()[-1]
         try:
-            yield Engine({**found.environ, "DOCKER_HOST": address})
+            yield start_own(found.environ)
         finally:
             _script("down", found.environ)
+
+
+def start_own(environ: dict[str, str]) -> Engine:
+    address = _script("up", environ).splitlines()[-1]
+    return Engine({**environ, "DOCKER_HOST": address})
 
 
 def _script(command: str, environ: dict[str, str]) -> str:
