@@ -44,6 +44,14 @@ ENTRYPOINT ["python", "-m", "gateway_svc"]
 
 
 FROM common AS executor
+# Our CPU kernels are compiled for the very CPU that they run on: here, and again where it is another.
+# Empty: no compiler in the image, and torch's kernels, which are slower.
+ARG COMPILER=g++
+RUN if [ -n "$COMPILER" ]; then \
+      apt-get update -qq && \
+      apt-get install -y -qq --no-install-recommends "$COMPILER" && \
+      rm -rf /var/lib/apt/lists/*; \
+    fi
 # Where torch is taken from; empty: where pip takes everything, which on Linux means the CUDA build.
 ARG TORCH_INDEX_URL=https://download.pytorch.org/whl/cpu
 COPY requirements/executor.in requirements/
@@ -56,19 +64,16 @@ COPY segue segue
 COPY kernels kernels
 COPY executor_svc executor_svc
 RUN python -m compileall -q segue kernels executor_svc
+ENV XDG_CACHE_HOME=/cache
 USER 10001:10001
+RUN if [ -n "$COMPILER" ]; then python -m kernels.native; fi
 EXPOSE 50061 9091
 ENTRYPOINT ["python", "-m", "executor_svc"]
 
 
 # Triton compiles its launchers when a kernel is first used.
 FROM executor AS executor-gpu
-USER 0:0
-RUN apt-get update -qq && \
-    apt-get install -y -qq --no-install-recommends gcc libc6-dev && \
-    rm -rf /var/lib/apt/lists/*
 ENV TRITON_CACHE_DIR=/cache/triton
-USER 10001:10001
 
 
 # Fetches and converts the demo model, once, and ends.

@@ -60,6 +60,13 @@ remember_network() {
   cat /proc/sys/net/ipv4/ip_forward >"$ROOT/ip_forward.before"
 }
 
+# With cgroups v1, all containers together weigh as much as one process outside: starved on a machine
+# that does something else as well.
+give_weight() {
+  local group=/sys/fs/cgroup/cpu/docker
+  [ ! -e /sys/fs/cgroup/cpu/cpu.shares ] || { mkdir -p $group && echo 8192 >$group/cpu.shares; }
+}
+
 restore_network() {
   ip link delete docker0 2>/dev/null || true
   # Docker's own chains stay in tables that were not there before: emptied, then what was is put back.
@@ -81,6 +88,7 @@ up() {
   mkdir -p "$ROOT"
   install_packages
   remember_network
+  give_weight
   setsid nohup /usr/sbin/dockerd --data-root "$ROOT/data" --exec-root "$ROOT/exec" \
     --pidfile "$ROOT/dockerd.pid" --host "$DOCKER_HOST" --storage-driver overlay2 \
     >"$ROOT/dockerd.log" 2>&1 </dev/null &

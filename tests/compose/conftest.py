@@ -32,7 +32,8 @@ def deployment(engine: Engine) -> Iterator[Deployment]:
         **images,
         **dict(zip(ports, map(str, free_ports(len(ports))), strict=True)),
         "SEGUE_TAG": "test",
-        "HEALTH_INTERVAL": "3s",
+        "HEALTH_INTERVAL": "4s",
+        "COMPILER": "",  # torch's kernels say the same, and no compiler has to be installed
         # The stand-in of Python's image has the machine's own torch.
         **({"TORCH_INDEX_URL": ""} if images is STAND_INS else {}),
     }
