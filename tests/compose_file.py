@@ -37,6 +37,15 @@ def read_compose_file(name: str = "docker-compose.yml") -> dict[str, Any]:
     return yaml.safe_load(interpolate((ROOT / name).read_text(), read_env_file()))
 
 
+def scrape_targets() -> dict[str, list[str]]:
+    """Of Prometheus: host:port of each job."""
+    config = yaml.safe_load((ROOT / "observability" / "prometheus.yml").read_text())
+    return {
+        job["job_name"]: [target for one in job["static_configs"] for target in one["targets"]]
+        for job in config["scrape_configs"]
+    }
+
+
 def seconds(duration: str) -> float:
     """Of "90s" or "2m"."""
     found = re.fullmatch(r"(\d+)(s|m)", duration)

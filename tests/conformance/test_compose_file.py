@@ -20,7 +20,7 @@ from scheduler_svc.__main__ import STOP_GRACE_S as SCHEDULER_STOP_GRACE_S
 from scheduler_svc.config import SchedulerServiceConfig
 from segue.config import parse_config
 from segue.grpc_server import EXECUTOR_SERVICE, SCHEDULER_SERVICE
-from tests.compose_file import read_compose_file, read_env_file, seconds
+from tests.compose_file import read_compose_file, read_env_file, scrape_targets, seconds
 from tests.source_tree import ROOT
 
 Service = dict[str, Any]
@@ -151,6 +151,25 @@ def test_the_health_check_asks_the_right_question(name: str) -> None:
     }
     assert target == expected[kind(name)]()
     assert '"/ready"' in (ROOT / f"{make_app.__module__.replace('.', '/')}.py").read_text()
+
+
+def test_prometheus_asks_every_service_where_it_answers() -> None:
+    served = {
+        f"{name}:{config(name).port if kind(name) == 'gateway' else config(name).metrics_port}"
+        for name in OURS
+        if "profiles" not in SERVICES[name]
+    }
+    assert set().union(*scrape_targets().values()) == served
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_what_is_mounted_from_here_is_here(name: str) -> None:
+    volumes = [volume.split(":") for volume in SERVICES[name].get("volumes", [])]
+    mounted = [volume for volume in volumes if volume[0].startswith(".")]
+    assert [volume for volume in mounted if not (ROOT / volume[0]).exists()] == []
+    assert all(volume[2] == "ro" for volume in mounted)
+    named = {volume[0] for volume in volumes if not volume[0].startswith(".")}
+    assert named <= set(FILE["volumes"])
 
 
 @pytest.mark.parametrize("name", OURS)
