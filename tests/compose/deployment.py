@@ -57,14 +57,16 @@ class Deployment:
         shown = self._engine.docker("inspect", "-f", "{{json .State}}", self._container(service))
         return json.loads(shown)
 
-    def kill(self, service: str) -> str:
-        """SIGKILL for all of the service's processes. Returns when the dead ones had been started.
+    def started_at(self, service: str) -> str:
+        """Of its process; sorts by time."""
+        return self.state(service)["StartedAt"]
+
+    def kill(self, service: str) -> None:
+        """SIGKILL for all of the service's processes.
 
         From within, so that to Docker it is a crash: what `docker kill` ends is not started again.
         """
-        started_at = self.state(service)["StartedAt"]
         self._engine.succeeds("exec", self._container(service), "sh", "-c", "kill -9 -1")
-        return started_at
 
     def _container(self, service: str) -> str:
         return f"{self._project}-{service}-1"

@@ -78,7 +78,7 @@ async def test_all_are_restarted_under_load(deployment: Deployment) -> None:
     async with under_load(deployment) as loads:
         for service in ONE_BY_ONE:
             before = [len(load.answers) for load in loads]
-            started_at = deployment.state(service)["StartedAt"]
+            started_at = deployment.started_at(service)
             await asyncio.to_thread(deployment.compose, "restart", "--no-deps", service)
             await asyncio.to_thread(deployment.wait_healthy, service, started_at)
             while any(len(load.answers) == n for load, n in zip(loads, before, strict=True)):

@@ -101,7 +101,7 @@ def not_importable(service: str) -> list[str]:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.timeout(300)  # torch is read from disk
 @pytest.mark.parametrize("service", SERVICES)
 def test_a_service_starts_with_what_is_in_its_image(service: str) -> None:
     missing = not_importable(service)
