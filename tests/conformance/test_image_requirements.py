@@ -73,10 +73,11 @@ def _always(requirement: str) -> bool:
     return "extra ==" not in requirement
 
 
-def test_they_name_what_requirements_in_names() -> None:
+def test_they_name_what_the_wheel_needs() -> None:
     """Its versions, by way of the lock, are theirs too."""
+    wheel = names_of("requirements.in") | names_of("requirements-executor.in")
     ours = [names_of(f"requirements/{name}.in") for name in ("service", *SERVICES)]
-    assert set().union(*ours) == names_of("requirements.in") - NOT_IN_IMAGES
+    assert set().union(*ours) == wheel - NOT_IN_IMAGES
 
 
 def test_they_name_no_version() -> None:
