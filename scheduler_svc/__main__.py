@@ -30,8 +30,8 @@ from scheduler_svc.policies import load_policy
 from scheduler_svc.readiness import Readiness
 from scheduler_svc.service import SchedulerService
 from scheduler_svc.sessions import Sessions
-from scheduler_svc.store.redis_store import open_store
-from scheduler_svc.store.state_store import StateStore, StoreError
+from scheduler_svc.store.redis_store import RedisStore, open_store
+from scheduler_svc.store.state_store import StoreError, StoreUnavailable, StoreUnsuitable
 from scheduler_svc.timed_codec import TimedCodec
 from scheduler_svc.tracing.loop_tracer import LoopTracer
 from scheduler_svc.tracing.step_spans import StepTracing
@@ -45,13 +45,29 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("segue.scheduler")
 STOP_GRACE_S = 2.0
+STORE_RETRY_S = 0.5
+
+
+async def wait_for_store(store: RedisStore, lease: LeaseKeeper) -> None:
+    """Until it answers. Raises StoreUnsuitable where it can not keep what we promise."""
+    while True:
+        try:
+            warnings = await store.check_server()
+            break
+        except StoreUnavailable as error:
+            if not lease.is_store_down:
+                log.warning("redis is not available, it is waited for: %s", error)
+            lease.is_store_down = True
+            await asyncio.sleep(STORE_RETRY_S)
+    for warning in warnings:
+        log.warning("%s", warning)
 
 
 @dataclass(slots=True, frozen=True)
 class Parts:
     """What is there before this process leads, and stays when it does not any more."""
 
-    store: StateStore
+    store: RedisStore
     lease: LeaseKeeper
     service: SchedulerService
     sessions: Sessions
@@ -68,6 +84,7 @@ class Parts:
 async def lead(config: SchedulerServiceConfig, parts: Parts, stopping: asyncio.Event) -> None:
     """Campaign, load, lead until stopped; raises Deposed when another leads."""
     store, service, sessions = parts.store, parts.service, parts.sessions
+    await wait_for_store(store, parts.lease)
     acquired, leader_id = await parts.lease.campaign()
     started = time.perf_counter()
     codec = TimedCodec()
@@ -117,12 +134,6 @@ async def serve(config: SchedulerServiceConfig, tracer: Tracer | None) -> int:
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-    try:
-        for warning in await store.check_server():
-            log.warning("%s", warning)
-    except StoreError as error:
-        log.error("%s", error)
-        return 1
     address = config.advertise or config.listen
     lease = LeaseKeeper(
         store, config.scheduler_id, address, config.lease_ttl_s, has_peers=config.has_peers
@@ -156,6 +167,9 @@ async def serve(config: SchedulerServiceConfig, tracer: Tracer | None) -> int:
         await campaign
     except asyncio.CancelledError:
         pass
+    except StoreUnsuitable as error:
+        log.error("%s", error)
+        code = 1
     except (Deposed, StoreError) as error:
         log.error("ends, since it does not lead any more: %s", error)
         code = 1
