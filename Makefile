@@ -58,8 +58,9 @@ bench: model  ## throughput, latency, idle share, the scheduler's time per step
 protos: setup  ## generate segue/v1 from protos/
 	scripts/generate_protos.sh
 
-docs: setup  ## write docs/metrics.md from the table of instruments
+docs: setup  ## write docs/metrics.md and docs/configuration.md from what they are about
 	$(BIN)/python -m scripts.write_metrics_page
+	$(BIN)/python -m scripts.write_configuration_page
 
 lock:  ## pin requirements*.in anew (uses the network)
 	PYTHON=$(PYTHON) scripts/lock.sh

@@ -1,7 +1,8 @@
-"""Reads a frozen dataclass from command-line flags and the environment.
+"""Reads a frozen dataclass from command-line flags, the environment and a file (--config).
 
-Knows no service and no flag of its own. Invariant: a flag beats SEGUE_<FLAG>, which beats the
-default; what cannot be read is one line on stderr and exit code 2, before anything has started.
+Knows no service and no flag of its own. Invariant: a flag beats SEGUE_<FLAG>, which beats the file,
+which beats the default; what cannot be read is one line on stderr and exit code 2, before anything
+has started.
 
 A field `kv_cache_bytes: int = field(default=0, metadata={"help": "…"})` is the flag
 `--kv-cache-bytes` and the variable `SEGUE_KV_CACHE_BYTES`. A bool is `--x` and `--no-x`; a
@@ -19,6 +20,8 @@ from dataclasses import MISSING, Field, fields
 from enum import Enum
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from segue.config_file import BadConfigFile, Scalar, read_config_file
 
 ConfigT = TypeVar("ConfigT")
 Reader = Callable[[str], Any]
@@ -48,16 +51,38 @@ def parse_known_config(
     parser = argparse.ArgumentParser(
         prog=_program(), description=_first_line(cls), allow_abbrev=False
     )
+    add_config_flag(parser)
     add_flags(parser, cls)
     known, unknown = parser.parse_known_args(argv)
-    return config_from(cls, known, environ), unknown
+    stored = stored_values(known, field_names(cls))
+    return config_from(cls, known, environ, stored), unknown
+
+
+def field_names(cls: type[Any]) -> list[str]:
+    return [one.name for one in fields(cls)]
+
+
+def add_config_flag(parser: argparse.ArgumentParser) -> None:
+    """`--config FILE`, for `stored_values`. No variable: services of one machine share those."""
+    text = "YAML file with a line `flag: value` for each; flags and variables beat it"
+    parser.add_argument("--config", type=Path, metavar="FILE", help=text)
+
+
+def stored_values(namespace: argparse.Namespace, names: Sequence[str]) -> dict[str, Scalar]:
+    """What the file of --config says, empty without one. `names`: what it may say."""
+    if namespace.config is None:
+        return {}
+    try:
+        return read_config_file(namespace.config, names)
+    except BadConfigFile as error:
+        _fail(_program(), str(error))
 
 
 def add_flags(parser: argparse.ArgumentParser, cls: type[Any]) -> None:
     """Adds a flag for each field of `cls`. What is not given is absent from the namespace."""
     hints = get_type_hints(cls)
     for one in fields(cls):
-        text = f"{one.metadata.get('help', '')} ({_default_text(one)}{_variable(one.name)})"
+        text = f"{one.metadata.get('help', '')} ({_default_text(one)}{variable(one.name)})"
         options: dict[str, Any] = {
             "dest": one.name,
             "default": argparse.SUPPRESS,
@@ -66,25 +91,28 @@ def add_flags(parser: argparse.ArgumentParser, cls: type[Any]) -> None:
         if hints[one.name] is bool:
             options["action"] = argparse.BooleanOptionalAction
         else:
-            options["metavar"] = _metavar(hints[one.name])
-        parser.add_argument(_flag(one.name), **options)
+            options["metavar"] = metavar(hints[one.name])
+        parser.add_argument(flag(one.name), **options)
 
 
 def config_from(
     cls: type[ConfigT],
     namespace: argparse.Namespace,
     environ: Mapping[str, str] | None = None,
+    stored: Mapping[str, Scalar] | None = None,
 ) -> ConfigT:
-    """The config of a namespace that `add_flags` filled, completed from the environment."""
+    """The config of a namespace that `add_flags` filled, completed from the environment and from
+    what a file said."""
     environ = os.environ if environ is None else environ
     hints = get_type_hints(cls)
     values: dict[str, Any] = {}
     for one in fields(cls):  # pyright: ignore[reportArgumentType]
-        given = getattr(namespace, one.name, environ.get(_variable(one.name)))
+        in_file = (stored or {}).get(one.name)
+        given = getattr(namespace, one.name, environ.get(variable(one.name), in_file))
         if given is not None:
             values[one.name] = _read(one.name, hints[one.name], given)
         elif one.default is MISSING and one.default_factory is MISSING:
-            _fail(_program(), f"{_flag(one.name)} (or {_variable(one.name)}) must be given")
+            _fail(_program(), f"{flag(one.name)} (or {variable(one.name)}) must be given")
     try:
         return cls(**values)
     except ValueError as error:
@@ -97,19 +125,21 @@ def to_flags(config: Any, names: Sequence[str]) -> list[str]:
     for name in names:
         value = getattr(config, name)
         if isinstance(value, bool):
-            flags.append(_flag(name) if value else _flag(f"no_{name}"))
+            flags.append(flag(name) if value else flag(f"no_{name}"))
         elif value is not None:
-            flags += [_flag(name), _as_text(value)]
+            flags += [flag(name), shown(value)]
     return flags
 
 
 def _read(name: str, hint: Any, given: Any) -> Any:
-    if isinstance(given, bool):
+    if isinstance(given, bool) and hint is bool:
         return given
     try:
+        if isinstance(given, bool):
+            raise ValueError(given)
         return _reader(hint)(given)
     except ValueError:
-        _fail(_program(), f"{_flag(name)} ({_variable(name)}): {given!r} is not {_metavar(hint)}")
+        _fail(_program(), f"{flag(name)} ({variable(name)}): {given!r} is not {metavar(hint)}")
 
 
 def _reader(hint: Any) -> Reader:
@@ -143,7 +173,7 @@ def _without_none(hint: Any) -> Any:
     return hint
 
 
-def _metavar(hint: Any) -> str:
+def metavar(hint: Any) -> str:
     hint = _without_none(hint)
     if isinstance(hint, type) and issubclass(hint, Enum):
         return "|".join(str(member.value) for member in hint)
@@ -154,10 +184,10 @@ def _metavar(hint: Any) -> str:
 def _default_text(one: Field[Any]) -> str:
     if one.default is MISSING:
         return "required, " if one.default_factory is MISSING else ""
-    return "" if one.default in (None, "", ()) else f"default {_as_text(one.default)}, "
+    return "" if one.default in (None, "", ()) else f"default {shown(one.default)}, "
 
 
-def _as_text(value: Any) -> str:
+def shown(value: Any) -> str:
     if isinstance(value, Enum):
         return str(value.value)
     if isinstance(value, tuple):
@@ -165,11 +195,11 @@ def _as_text(value: Any) -> str:
     return str(value)
 
 
-def _flag(name: str) -> str:
+def flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def _variable(name: str) -> str:
+def variable(name: str) -> str:
     return "SEGUE_" + name.upper()
 
 

@@ -6,13 +6,15 @@ refused has changed nothing, and the message names it.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from difflib import get_close_matches
 
-from segue.config import to_flags
+from segue.config import flag, to_flags, variable
+from segue.config_file import Scalar
 from segue.serve_config import PASSED_ON_FLAGS, SCHEDULER_FLAGS, ServeConfig
 
 
@@ -21,13 +23,13 @@ class FlagRefused(Exception):
 
 
 def passed_on_flags() -> list[str]:
-    return [_flag(name) for name in PASSED_ON_FLAGS]
+    return [flag(name) for name in PASSED_ON_FLAGS]
 
 
 def check_passed_on(arguments: Sequence[str]) -> None:
     """Whether each is one that is passed on; others of the scheduler's are not a user's to set."""
-    allowed = {*passed_on_flags(), *(_flag(f"no_{name}") for name in PASSED_ON_FLAGS)}
-    known = [*passed_on_flags(), *(_flag(one.name) for one in fields(ServeConfig))]
+    allowed = {*passed_on_flags(), *(flag(f"no_{name}") for name in PASSED_ON_FLAGS)}
+    known = [*passed_on_flags(), *(flag(one.name) for one in fields(ServeConfig))]
     for argument in arguments:
         name = argument.partition("=")[0]
         if not name.startswith("--") or name in allowed:
@@ -47,5 +49,17 @@ def check_scheduler_flags(config: ServeConfig, passed_on: Sequence[str]) -> None
         raise FlagRefused(line.partition("error: ")[2] or line)
 
 
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
+def flags_in_file(
+    stored: Mapping[str, Scalar], environ: Mapping[str, str] = os.environ
+) -> list[str]:
+    """What a configuration file says for the scheduler, as flags; a variable beats the file."""
+    flags: list[str] = []
+    for name in PASSED_ON_FLAGS:
+        value = stored.get(name)
+        if value is None or variable(name) in environ:
+            continue
+        if isinstance(value, bool):
+            flags.append(flag(name if value else f"no_{name}"))
+        else:
+            flags.append(f"{flag(name)}={value}")
+    return flags

@@ -28,10 +28,15 @@ class BuildError(Exception):
 def build_library() -> Path:
     """The compiled library. Raises BuildError where there is no compiler, or it fails."""
     compiler = find_compiler()
-    path = cache_dir() / f"segue-kernels-{_fingerprint(compiler)}.so"
+    path = library_path(compiler)
     if not path.exists():
         _compile(compiler, path)
     return path
+
+
+def library_path(compiler: list[str]) -> Path:
+    """Where it is, or will be."""
+    return cache_dir() / f"segue-kernels-{_fingerprint(compiler)}.so"
 
 
 def find_compiler() -> list[str]:

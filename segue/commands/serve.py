@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from segue import embedded_redis
-from segue.config import add_flags, config_from
+from segue.config import add_config_flag, add_flags, config_from, field_names, stored_values
 from segue.console import Console
 from segue.embedded_redis import RedisUnusable
 from segue.executor_extra import ExecutorNotInstalled, require_executor
@@ -27,11 +27,12 @@ from segue.passed_on_flags import (
     FlagRefused,
     check_passed_on,
     check_scheduler_flags,
+    flags_in_file,
     passed_on_flags,
 )
 from segue.process_identity import ProcessIdentity
 from segue.restart_report import RestartReport
-from segue.serve_config import ServeConfig
+from segue.serve_config import PASSED_ON_FLAGS, ServeConfig
 from segue.serve_plan import PortTaken, ServePlan, make_plan
 from segue.serve_summary import summary_lines
 from segue.state_directory import (
@@ -69,6 +70,7 @@ def register(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog=_epilog(),
     )
+    add_config_flag(parser)
     add_flags(parser, ServeConfig)
     parser.set_defaults(func=run, takes_unknown=True)
 
@@ -83,7 +85,9 @@ def _epilog() -> str:
 
 
 def run(args: argparse.Namespace) -> int:
-    config = config_from(ServeConfig, args)
+    stored = stored_values(args, [*field_names(ServeConfig), *PASSED_ON_FLAGS])
+    config = config_from(ServeConfig, args, stored=stored)
+    args.unknown = [*flags_in_file(stored), *args.unknown]
     try:
         require_executor()
         check_passed_on(args.unknown)

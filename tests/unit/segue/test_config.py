@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from pathlib import Path
 
 import pytest
 
@@ -111,3 +112,64 @@ def test_flags_written_are_read_back() -> None:
     config = Example("m", 1, 0.5, Colour.BLUE, None, ("a", "b"), True, False)
     names = ["model", "port", "lease_ttl_s", "colour", "limit", "schedulers", "log_steps"]
     assert parse(*to_flags(config, [*names, "is_cached"])) == config
+
+
+def config_file(tmp_path: Path, text: str) -> tuple[str, str]:
+    path = tmp_path / "segue.yaml"
+    path.write_text(text)
+    return "--config", str(path)
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Of one kind each."""
+
+    num_blocks: int = 1
+    ratio: float = 0.5
+    fast: bool = False
+    name: str = "a"
+    peers: tuple[str, ...] = ()
+
+
+def test_a_file_beats_the_default(tmp_path: Path) -> None:
+    text = "num-blocks: 7\nratio: 2\nfast: true\nname: 12\npeers: [x, y]\n"
+    read = parse_config(Stored, config_file(tmp_path, text), {})
+    assert read == Stored(7, 2.0, True, "12", ("x", "y"))
+
+
+def test_a_variable_beats_the_file_and_a_flag_beats_both(tmp_path: Path) -> None:
+    flags = config_file(tmp_path, "num_blocks: 7\nratio: 2.5\nname: f\n")
+    environ = {"SEGUE_NUM_BLOCKS": "8", "SEGUE_NAME": "v"}
+    read = parse_config(Stored, (*flags, "--name", "flag"), environ)
+    assert (read.num_blocks, read.ratio, read.name) == (8, 2.5, "flag")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("num-block: 7", "unknown key num-block; did you mean num-blocks?"),
+        ("zzz: 7", "unknown key zzz"),
+        ("num-blocks: many", "--num-blocks (SEGUE_NUM_BLOCKS): 'many' is not N"),
+        ("name: true", "True is not TEXT"),
+        ("num-blocks:", "num-blocks has no value"),
+        ("num-blocks: {a: 1}", "num-blocks has no value"),
+        ("num-blocks: 1\nnum_blocks: 2", "num_blocks is there twice"),
+        ("- a", "one `name: value` a line is wanted"),
+        ("a: [", "it is no YAML"),
+    ],
+)
+def test_what_a_file_may_not_say_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, message: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse_config(Stored, config_file(tmp_path, text), {})
+    assert ended.value.code == 2
+    shown = capsys.readouterr().err
+    assert message in shown
+    assert shown.count("\n") == 1
+
+
+def test_a_file_that_is_not_there_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse_config(Stored, ("--config", "/nowhere.yaml"), {})
+    assert "--config /nowhere.yaml: No such file" in capsys.readouterr().err
