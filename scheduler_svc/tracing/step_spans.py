@@ -77,6 +77,7 @@ class StepSpans:
         self._tracing = tracing
         self.leader_id = ""
         self._open: dict[str, list[OpenStep]] = {}  # by lane, in order
+        self._last_adopted: dict[str, TraceContext] = {}  # by lane, until a step is planned there
         self._attempts: dict[tuple[str, int], _Attempt] = {}
         self._epochs: dict[str, int] = {}  # of the last step planned by this process, by lane
         self._uncommitted: list[OpenStep] = []
@@ -90,6 +91,7 @@ class StepSpans:
                 continue
             opened = OpenStep(lane, step.plan, len(step.body), context, kept=[ADOPTED])
             self._open.setdefault(lane.executor_id, []).append(opened)
+            self._last_adopted[lane.executor_id] = _always(context.root)
 
     def last_step_with(self, lane_id: str, request_id: str) -> SpanLink | None:
         """Among those in flight on this lane; it is kept, so the link will not point at nothing."""
@@ -123,6 +125,7 @@ class StepSpans:
         steps = self._open.setdefault(lane.executor_id, [])
         if FIRST in opened.kept:
             self._epochs[lane.executor_id] = plan.epoch
+            opened.previous = self._last_adopted.pop(lane.executor_id, None)
             if steps:
                 steps[-1].kept.append(LAST)
                 opened.previous = _always(steps[-1].context.root)
