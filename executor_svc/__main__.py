@@ -72,8 +72,11 @@ def _load(config: ExecutorServiceConfig) -> ModelRunner:
         kv_cache_bytes=config.kv_cache_bytes,
         num_blocks=config.num_blocks or None,
         num_cpu_blocks=config.num_cpu_blocks,
+        swap_space_bytes=config.swap_space_bytes,
         max_model_len=config.max_model_len,
         num_threads=config.num_threads,
+        speculative_method=config.speculative_method,
+        draft_model=config.draft_model,
     )
     with LoadProgress(config.model) as progress:
         return load_model_runner(config.model, options, progress)

@@ -34,9 +34,18 @@ class ExecutorServiceConfig(TlsConfig):
         default=0, metadata={"help": "KV cache blocks; 0: as many as --kv-cache-bytes holds"}
     )
     num_cpu_blocks: int = field(default=0, metadata={"help": "blocks to swap out to; 0: none"})
+    swap_space_bytes: int = field(
+        default=0, metadata={"help": "memory to swap out to, instead of --num-cpu-blocks"}
+    )
     max_model_len: int = field(default=0, metadata={"help": "tokens in a request; 0: the model's"})
     num_threads: int = field(
         default=0, metadata={"help": "threads that compute; 0: torch's choice"}
+    )
+    speculative_method: str = field(
+        default="", metadata={"help": "who drafts: ngram | draft_model; empty: nobody"}
+    )
+    draft_model: Path | None = field(
+        default=None, metadata={"help": "directory of a smaller model with the same vocabulary"}
     )
     heartbeat_s: float = field(default=0.5, metadata={"help": "between two signs of life"})
     metrics_port: int = field(default=0, metadata={"help": "port of /metrics; 0: none"})

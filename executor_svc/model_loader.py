@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import kernels
+from executor_svc.draft_model import DraftModel
+from executor_svc.drafts import NgramProposer
 from executor_svc.kv_cache import KVCache
 from executor_svc.model_runner import ModelRunner
 from executor_svc.models.causal_lm import CausalLM
@@ -27,6 +29,7 @@ from executor_svc.weights import ModelError, ReportProgress, Weights
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 DEFAULT_BLOCK_SIZE = 16
 DEFAULT_KV_CACHE_BYTES = 1 << 30
+SPECULATIVE_METHODS = ("ngram", "draft_model")
 MAX_NUM_BLOCKS = 1 << 17  # the scheduler keeps a row for each: enough for 2 million tokens
 
 ModelConfig = dict[str, Any]
@@ -41,8 +44,11 @@ class LoadOptions:
     kv_cache_bytes: int = DEFAULT_KV_CACHE_BYTES
     num_blocks: int | None = None
     num_cpu_blocks: int = 0
+    swap_space_bytes: int = 0  # instead of num_cpu_blocks
     max_model_len: int = 0  # 0: the model's own
     num_threads: int = 0  # 0: torch's choice, the number of cores
+    speculative_method: str = ""  # "": none
+    draft_model: Path | None = None
 
 
 def _build_hand_model(
@@ -78,17 +84,55 @@ def load_model_runner(
     kernels.set_num_threads(options.num_threads or torch.get_num_threads())
     model = load_model(Path(model_dir), options.dtype, report_progress)
     check_bit_exactness(model, options.block_size)
-    num_blocks = options.num_blocks
-    if num_blocks is None:
-        bytes_per_block = model.kv_cache_spec.bytes_per_block(options.block_size)
-        num_blocks = min(options.kv_cache_bytes // bytes_per_block, MAX_NUM_BLOCKS)
+    draft_model = _load_draft_model(options, model)
+    models = [model] if draft_model is None else [model, draft_model]
+    bytes_per_block = sum(m.kv_cache_spec.bytes_per_block(options.block_size) for m in models)
+    options = replace(
+        options,
+        num_blocks=_num_blocks(options.num_blocks, options.kv_cache_bytes, bytes_per_block),
+        num_cpu_blocks=_num_blocks(
+            options.num_cpu_blocks or None, options.swap_space_bytes, bytes_per_block
+        ),
+    )
+    proposer = NgramProposer() if options.speculative_method == "ngram" else None
+    if draft_model is not None:
+        proposer = DraftModel(draft_model, _kv_cache(draft_model, options))
+    kv_cache = _kv_cache(model, options)
+    return ModelRunner(model, kv_cache, options.max_model_len, proposer)
+
+
+def _num_blocks(asked: int | None, num_bytes: int, bytes_per_block: int) -> int:
+    if asked is not None:
+        return asked
+    return min(num_bytes // bytes_per_block, MAX_NUM_BLOCKS)
+
+
+def _kv_cache(model: CausalLM, options: LoadOptions) -> KVCache:
+    assert options.num_blocks is not None
     try:
-        kv_cache = KVCache(
-            model.kv_cache_spec, num_blocks, options.block_size, options.num_cpu_blocks
+        return KVCache(
+            model.kv_cache_spec, options.num_blocks, options.block_size, options.num_cpu_blocks
         )
     except (MemoryError, ValueError) as error:  # too few blocks, or too many for the memory
         raise ModelError(f"the KV cache: {error}") from error
-    return ModelRunner(model, kv_cache, options.max_model_len)
+
+
+def _load_draft_model(options: LoadOptions, model: CausalLM) -> CausalLM | None:
+    method, path = options.speculative_method, options.draft_model
+    if method and method not in SPECULATIVE_METHODS:
+        known = ", ".join(SPECULATIVE_METHODS)
+        raise ModelError(f"--speculative-method: {method!r} is not one of {known}")
+    if (method == "draft_model") != (path is not None):
+        raise ModelError("--speculative-method draft_model and --draft-model need each other")
+    if path is None:
+        return None
+    draft_model = load_model(path, options.dtype)
+    if draft_model.vocab_size != model.vocab_size:
+        raise ModelError(
+            f"--draft-model: its vocabulary of {draft_model.vocab_size} is not the model's, "
+            f"of {model.vocab_size}"
+        )
+    return draft_model
 
 
 def load_model(

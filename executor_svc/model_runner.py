@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from executor_svc.input_batch import InputBatch, make_input_batch
+from executor_svc.drafts import DraftProposer, NoProposer, Verified, chosen_drafts, verify
+from executor_svc.input_batch import InputBatch, Samples, make_input_batch
 from executor_svc.kv_cache import KVCache
 from executor_svc.models.causal_lm import CausalLM
 from executor_svc.position_counter import PositionCounter
@@ -31,14 +32,23 @@ PLACEHOLDER_TOKEN_ID = 0
 class ModelRunner:
     """One model on one device. Not thread-safe: one call at a time."""
 
-    def __init__(self, model: CausalLM, kv_cache: KVCache, max_model_len: int = 0) -> None:
+    def __init__(
+        self,
+        model: CausalLM,
+        kv_cache: KVCache,
+        max_model_len: int = 0,
+        proposer: DraftProposer | None = None,
+    ) -> None:
         self._model = model
+        self._proposer = proposer or NoProposer()
         self._kv_cache = kv_cache
         limits = [limit for limit in (max_model_len, model.max_model_len) if limit]
         self._max_model_len = min(limits, default=0)
         self._table = self._empty_table()
         self._sampler = Sampler(model.vocab_size)
         self._positions = PositionCounter()
+        self.num_draft_tokens = 0  # verified
+        self.num_accepted_draft_tokens = 0
         self._has_failed = False
         self._last_end_ns: int | None = None
         self.phases: list[StepPhase] = []  # of the last step
@@ -71,6 +81,7 @@ class ModelRunner:
     def reset(self) -> None:
         """A new generation: nothing is held, and what the cache holds means nothing any more."""
         self._table = self._empty_table()
+        self._proposer.reset()
         self._has_failed = False
         self._last_end_ns = None
 
@@ -86,8 +97,6 @@ class ModelRunner:
     def _execute(self, plan: SchedulerOutput) -> ModelRunnerOutput:
         start_ns = time.monotonic_ns()
         idle_ns = start_ns - self._last_end_ns if self._last_end_ns is not None else 0
-        if plan.draft_token_ids:
-            raise PlanError("draft tokens are not supported by this executor")
         self.phases = []
         self._move_blocks(plan)
         moved_ns = self.phases[-1].ended_ns if self.phases else start_ns
@@ -98,13 +107,14 @@ class ModelRunner:
             self._last_end_ns = time.monotonic_ns()
             return ModelRunnerOutput(plan.step_id, plan.generation)
 
-        batch = make_input_batch(plan, self._table, self._kv_cache.block_size)
+        drafts = chosen_drafts(plan, self._proposer.propose(plan, self._table))
+        batch = make_input_batch(plan, self._table, self._kv_cache.block_size, drafts)
         sampling_batch = self._sampling_batch(batch)
         prepared_ns = time.monotonic_ns()
         logits = self._logits(batch)
         forward_ns = time.monotonic_ns()
         sampled = self._sampler.sample(logits, sampling_batch) if logits is not None else None
-        self._settle(plan, batch, sampled)
+        verified = self._settle(plan, batch, sampled)
         self._last_end_ns = time.monotonic_ns()
         self.phases += [
             StepPhase(PREPARE, moved_ns, prepared_ns),
@@ -117,7 +127,9 @@ class ModelRunner:
             forward_us=(forward_ns - prepared_ns) // 1000,
             sample_us=(self._last_end_ns - forward_ns) // 1000,
         )
-        return self._output(plan, batch, sampled, timings)
+        if sampled is None or verified is None:
+            return ModelRunnerOutput(plan.step_id, plan.generation, timings=timings)
+        return self._output(plan, batch.samples, sampled, verified, timings)
 
     def _move_blocks(self, plan: SchedulerOutput) -> None:
         """Before anything is written: blocks that swap_out frees are written by the same step."""
@@ -127,77 +139,98 @@ class ModelRunner:
         self._kv_cache.swap_out(plan.swap_out)
         self._kv_cache.swap_in(plan.swap_in)
         self._kv_cache.copy(plan.copies)
+        self._proposer.move_blocks(plan)
         self.phases.append(StepPhase(SWAP, start_ns, time.monotonic_ns()))
 
     def _logits(self, batch: InputBatch) -> torch.Tensor | None:
         """[num_samples, vocab_size], None where no row samples."""
+        tokens, offsets = batch.tokens, batch.samples.token_offsets
         hidden_states = self._model.forward(
-            batch.input_ids, batch.positions, self._kv_cache, batch.metadata
+            tokens.input_ids, tokens.positions, self._kv_cache, tokens.metadata
         )
-        if len(batch.sampled) == 0:
+        if len(offsets) == 0:
             return None
-        return self._model.compute_logits(hidden_states[batch.logits_indices])
+        return self._model.compute_logits(hidden_states[torch.from_numpy(offsets)])
 
     def _sampling_batch(self, batch: InputBatch) -> SamplingBatch:
-        table = self._table
-        rows = batch.table_rows[batch.sampled]
+        table, samples = self._table, batch.samples
+        rows = batch.table_rows[samples.row_of_sample]
         infos = [table.info(row) for row in rows]
         return SamplingBatch(
             params=[info.sampling_params for info in infos],
             choices=[info.choice for info in infos],
-            output_indices=batch.output_indices,
+            output_indices=samples.output_indices,
             token_ids=table.token_ids,
             table_rows=rows,
             num_prompt_tokens=table.num_prompt_tokens[rows],
-            num_tokens=table.num_tokens[rows],
+            num_tokens=samples.num_tokens,
         )
 
     def _settle(
         self, plan: SchedulerOutput, batch: InputBatch, sampled: SamplerOutput | None
-    ) -> None:
+    ) -> Verified | None:
         """The table moves on: positions are computed, samples are the next step's inputs."""
-        computed = self._table.num_computed_tokens[batch.table_rows].tolist()
-        for (request_id, num_scheduled), start in zip(
-            plan.num_scheduled_tokens.items(), computed, strict=True
+        table, samples = self._table, batch.samples
+        starts = table.num_computed_tokens[batch.table_rows]
+        table.advance(batch.table_rows, batch.num_scheduled)
+        verified = None
+        if sampled is not None:
+            rows = batch.table_rows[samples.rows]
+            self._note_errors(sampled, batch.table_rows[samples.row_of_sample])
+            verified = verify(sampled.token_ids, samples.draft_behind, samples.num_planned_drafts)
+            table.settle_drafts(rows, verified.num_accepted, verified.num_rejected)
+            token_ids = sampled.token_ids[verified.first_sample + verified.num_accepted]
+            failed = [i for i, row in enumerate(rows) if table.info(int(row)).error]
+            token_ids[failed] = PLACEHOLDER_TOKEN_ID
+            table.append_samples(rows, token_ids)
+            self.num_draft_tokens += len(samples.draft_behind) - len(samples.rows)
+            self.num_accepted_draft_tokens += int(verified.num_accepted.sum())
+        ends = table.num_computed_tokens[batch.table_rows].tolist()
+        for request_id, start, end in zip(
+            plan.num_scheduled_tokens, starts.tolist(), ends, strict=True
         ):
-            self._positions.count(request_id, start, start + num_scheduled)
-        self._table.advance(batch.table_rows, batch.num_scheduled)
-        if sampled is None:
-            return
-        rows = batch.table_rows[batch.sampled]
+            self._positions.count(request_id, start, end)
+        return verified
+
+    def _note_errors(self, sampled: SamplerOutput, table_rows: Int32Array) -> None:
         for index, error in sampled.errors.items():
-            row = int(rows[index])
+            row = int(table_rows[index])
             info = self._table.info(row)
             info.error = info.error or error
-            self._kv_cache.clear_non_finite(self._table.block_ids(row))
-        token_ids = sampled.token_ids
-        failed = [i for i, row in enumerate(rows) if self._table.info(int(row)).error]
-        token_ids[failed] = PLACEHOLDER_TOKEN_ID
-        self._table.append_samples(rows, token_ids)
+            block_ids = self._table.block_ids(row)
+            self._kv_cache.clear_non_finite(block_ids)
+            self._proposer.clear_non_finite(block_ids)
 
     def _output(
         self,
         plan: SchedulerOutput,
-        batch: InputBatch,
-        sampled: SamplerOutput | None,
+        samples: Samples,
+        sampled: SamplerOutput,
+        verified: Verified,
         timings: StepTimings,
     ) -> ModelRunnerOutput:
-        if sampled is None:
-            return ModelRunnerOutput(plan.step_id, plan.generation, timings=timings)
-        infos = [self._table.info(int(row)) for row in batch.table_rows[batch.sampled]]
+        request_ids = list(plan.num_scheduled_tokens)
+        request_ids = [request_ids[row] for row in samples.rows]
+        infos = [self._table.info(self._table.row_of[request_id]) for request_id in request_ids]
+        first = verified.first_sample.tolist()
+        taken = [
+            range(start, start + accepted + 1)
+            for start, accepted in zip(first, verified.num_accepted.tolist(), strict=True)
+        ]
+        token_ids = sampled.token_ids.tolist()
         logprobs: dict[str, list[TokenLogprobs]] = {
-            infos[index].request_id: [logprob]
-            for index, logprob in sampled.logprobs.items()
-            if not infos[index].error
+            info.request_id: [sampled.logprobs[index] for index in indices]
+            for info, indices in zip(infos, taken, strict=True)
+            if not info.error and indices[0] in sampled.logprobs
         }
         return ModelRunnerOutput(
             step_id=plan.step_id,
             generation=plan.generation,
-            request_ids=[info.request_id for info in infos],
-            first_output_indices=batch.output_indices.tolist(),
+            request_ids=request_ids,
+            first_output_indices=samples.output_indices[verified.first_sample].tolist(),
             sampled_token_ids=[
-                [] if info.error else [token_id]
-                for info, token_id in zip(infos, sampled.token_ids.tolist(), strict=True)
+                [] if info.error else [token_ids[index] for index in indices]
+                for info, indices in zip(infos, taken, strict=True)
             ],
             logprobs=logprobs,
             row_errors={info.request_id: info.error for info in infos if info.error},

@@ -48,6 +48,9 @@ class RequestTable:
         self.num_prompt_tokens: Int32Array = np.zeros(0, dtype=np.int32)
         self.num_computed_tokens: Int32Array = np.zeros(0, dtype=np.int32)
         self.num_blocks_of: Int32Array = np.zeros(0, dtype=np.int32)
+        # Drafts rejected in a row's last step: a plan made before that was known counts them.
+        self.num_rejected: Int32Array = np.zeros(0, dtype=np.int32)
+        self.num_overcounted: Int32Array = np.zeros(0, dtype=np.int32)  # by the plan that runs
 
     def apply(self, plan: SchedulerOutput) -> None:
         """Folds one plan in, removals first: a request may be preempted and resumed at once."""
@@ -79,6 +82,24 @@ class RequestTable:
         self._widen_tokens(int(at.max()) + 1)
         self.token_ids[rows, at] = sampled
         self.num_tokens[rows] += 1
+
+    def write_drafts(self, row: int, token_ids: list[int]) -> None:
+        """Behind the row's tokens, where the model reads them in this step; they do not count."""
+        if min(token_ids) < 0 or max(token_ids) >= self._vocab_size:
+            raise PlanError(
+                f"request {self.info(row).request_id}: a draft is outside the vocabulary"
+            )
+        start = int(self.num_tokens[row])
+        self._widen_tokens(start + len(token_ids) + 1)
+        self.token_ids[row, start : start + len(token_ids)] = token_ids
+
+    def settle_drafts(
+        self, rows: Int32Array, num_accepted: Int32Array, num_rejected: Int32Array
+    ) -> None:
+        """Accepted drafts are tokens now, and computed; the sampled one comes behind them."""
+        self.num_tokens[rows] += num_accepted
+        self.num_computed_tokens[rows] += num_accepted
+        self.num_rejected[rows] = num_rejected
 
     def info(self, row: int) -> RequestInfo:
         info = self.infos[row]
@@ -123,6 +144,7 @@ class RequestTable:
         self.num_prompt_tokens[row] = new.num_prompt_tokens
         self.num_computed_tokens[row] = new.num_computed_tokens
         self.num_blocks_of[row] = 0
+        self.num_rejected[row] = self.num_overcounted[row] = 0
         self.row_of[new.request_id] = row
         self._append_blocks(row, new.block_ids)
 
@@ -131,7 +153,9 @@ class RequestTable:
         if row is None:
             raise PlanError(f"request {request_id} is not held here")
         held = int(self.num_computed_tokens[row])
-        if held != num_computed:
+        overcounted = num_computed - held
+        self.num_overcounted[row] = overcounted
+        if overcounted not in (0, self.num_rejected[row]):
             raise PlanError(
                 f"request {request_id}: {num_computed} tokens computed says the plan, "
                 f"{held} are computed here"
@@ -162,6 +186,8 @@ class RequestTable:
             self.num_prompt_tokens = _lengthened(self.num_prompt_tokens, num_added)
             self.num_computed_tokens = _lengthened(self.num_computed_tokens, num_added)
             self.num_blocks_of = _lengthened(self.num_blocks_of, num_added)
+            self.num_rejected = _lengthened(self.num_rejected, num_added)
+            self.num_overcounted = _lengthened(self.num_overcounted, num_added)
         return self._free_rows.pop()
 
     def _widen_tokens(self, num_tokens: int) -> None:

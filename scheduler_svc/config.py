@@ -80,6 +80,10 @@ class SchedulerServiceConfig(TlsConfig):
     async_scheduling: bool = field(
         default=True, metadata={"help": "plan a step while the one before it runs"}
     )
+    num_speculative_tokens: int = field(
+        default=0,
+        metadata={"help": "most drafts of a request in a step; its executor makes them"},
+    )
     max_queued_requests: int = field(
         default=1024, metadata={"help": "requests waiting; more are refused"}
     )
@@ -124,6 +128,12 @@ class SchedulerServiceConfig(TlsConfig):
         is_v0 = self.preemption_mode != "recompute" or self.max_paddings is not None
         if self.policy == "unified" and (is_v0 or self.delay_factor):
             raise ValueError("swap, --delay-factor and --max-paddings are three_queue's")
+        if self.num_speculative_tokens < 0:
+            raise ValueError("--num-speculative-tokens must not be negative")
+        if self.num_speculative_tokens and self.policy == "three_queue":
+            raise ValueError("three_queue has no --num-speculative-tokens")
+        if self.num_speculative_tokens and not self.async_scheduling:
+            raise ValueError("--num-speculative-tokens needs --async-scheduling")
 
     @property
     def model_name(self) -> str:
@@ -160,6 +170,7 @@ class SchedulerServiceConfig(TlsConfig):
             long_prefill_token_threshold=self.long_prefill_token_threshold,
             watermark=self.watermark,
             async_scheduling=self.async_scheduling,
+            num_spec_tokens=self.num_speculative_tokens,
         )
         if self.policy != "three_queue":
             return common

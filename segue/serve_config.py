@@ -13,6 +13,7 @@ from pathlib import Path
 EXECUTOR_FLAGS = (
     *("dtype", "kv_cache_bytes", "num_blocks", "num_cpu_blocks", "num_threads"),
     *("block_size", "max_model_len", "heartbeat_s", "trace_slow_step_ms"),
+    *("swap_space_bytes", "speculative_method", "draft_model"),
 )
 SCHEDULER_FLAGS = (
     *("policy", "log_steps", "block_size", "max_model_len", "lease_ttl_s", "heartbeat_s"),
@@ -74,6 +75,19 @@ class ServeConfig:
     num_cpu_blocks: int | None = field(
         default=None, metadata={"help": "blocks of each executor to swap out to"}
     )
+    swap_space_bytes: int | None = field(
+        default=None,
+        metadata={"help": "memory to swap out to, of each executor, instead of blocks"},
+    )
+    speculative_method: str | None = field(
+        default=None, metadata={"help": "who drafts tokens ahead: ngram | draft_model"}
+    )
+    num_speculative_tokens: int | None = field(
+        default=None, metadata={"help": "most drafts of a request in a step"}
+    )
+    draft_model: Path | None = field(
+        default=None, metadata={"help": "a smaller model (directory or GGUF file) that drafts"}
+    )
     num_threads: int | None = field(default=None, metadata={"help": "of each executor"})
     max_model_len: int | None = field(
         default=None, metadata={"help": "tokens in prompt and output"}
@@ -89,6 +103,8 @@ class ServeConfig:
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
             raise ValueError(f"--port: {self.port} is not a port")
+        if bool(self.speculative_method) != bool(self.num_speculative_tokens):
+            raise ValueError("--speculative-method and --num-speculative-tokens need each other")
         for name in ("num_schedulers", "num_executors", "num_gateways", "block_size"):
             if getattr(self, name) < 1:
                 raise ValueError(f"--{name.replace('_', '-')}: at least 1 is needed")

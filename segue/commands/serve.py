@@ -14,6 +14,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -105,6 +106,9 @@ async def serve(config: ServeConfig, unknown: Sequence[str], console: Console) -
     """Until Ctrl-C or SIGTERM; raises one of `_READABLE` where it can not serve."""
     started_at = time.monotonic()
     model = ModelDirectory.load(_model_path(config, console))
+    if config.draft_model is not None:
+        draft_model = model_directory(config.draft_model.resolve(), console)
+        config = replace(config, draft_model=draft_model)
     fingerprint = model.fingerprint()
     binary = None if config.redis_url else embedded_redis.find_redis()
     model_name = (*config.served_model_name, model.path.name)[0]

@@ -173,7 +173,7 @@ def plan_cached(request_id: str, num_computed: int, num_scheduled: int = 1) -> S
         (replace(plan_cached("a", 9), num_scheduled_tokens={"c": 1}), "request c is scheduled"),
         (replace(plan_cached("a", 9), output_indices={"c": 1}), "request c samples without"),
         (replace(plan_cached("a", 9), output_indices={"a": 2}), "request a samples output 2"),
-        (replace(plan_cached("a", 9), draft_token_ids={"a": [1]}), "draft tokens"),
+        (replace(plan_cached("a", 9), draft_token_ids={"a": [1]}), "has nothing to compute"),
         (replace(plan_cached("a", 9), swap_out=[(9, 0)]), "no block 9"),
     ],
 )
