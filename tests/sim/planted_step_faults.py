@@ -104,9 +104,9 @@ def micro_batches(patch: pytest.MonkeyPatch) -> None:
         original(self, request_id, num_tokens)
         self._read(request_id)
 
-    def execute(self: TokenKV, plan: SchedulerOutput, sample: Any) -> ModelRunnerOutput:
+    def execute(self: TokenKV, plan: SchedulerOutput, sample: Any, draft: Any) -> ModelRunnerOutput:
         backwards = dict(reversed(plan.num_scheduled_tokens.items()))
-        return original_execute(self, replace(plan, num_scheduled_tokens=backwards), sample)
+        return original_execute(self, replace(plan, num_scheduled_tokens=backwards), sample, draft)
 
     original_execute = TokenKV.execute
     patch.setattr(TokenKV, "_write", write_and_read)

@@ -48,6 +48,21 @@ def test_preemption_at_admission_keeps_every_invariant(
     assert simulate(seed, Scenario(draw=draw))["events"] > 0
 
 
+def drafting(rng: random.Random) -> Settings:
+    """Two steps in flight, so that plans count drafts that were rejected meanwhile."""
+    settings = draw_settings(rng)
+    scheduler = replace(
+        settings.engine.scheduler, async_scheduling=True, num_spec_tokens=rng.choice((1, 2, 5))
+    )
+    return replace(settings, engine=replace(settings.engine, scheduler=scheduler, depth=2))
+
+
+@pytest.mark.parametrize("seed", range(200, 230))
+def test_drafts_keep_every_invariant(seed: int) -> None:
+    """Whatever is killed while drafts are in flight, each client sees one text (I8)."""
+    assert simulate(seed, Scenario(draw=drafting))["events"] > 0
+
+
 def three_queues(rng: random.Random) -> Settings:
     """As V0 is configured: prompts in chunks or not, recomputed or swapped out, few CPU blocks."""
     settings = draw_settings(rng)

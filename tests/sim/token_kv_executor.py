@@ -59,9 +59,12 @@ class Row:
     params: SamplingParams
     choice: int
     chain: list[int] = field(default_factory=list)
+    num_rejected: int = 0  # drafts of its last step: a plan made before that counts them
+    num_overcounted: int = 0  # by the plan that runs
 
 
 Sample = Callable[[Row, int], int]
+Draft = Callable[[Row, int], list[int]]
 
 
 class TokenKV:
@@ -79,24 +82,37 @@ class TokenKV:
         self.slots = [-1] * len(self.slots)
         self.cpu_slots = [-1] * len(self.cpu_slots)
 
-    def execute(self, plan: SchedulerOutput, sample: Sample) -> ModelRunnerOutput:
+    def execute(
+        self, plan: SchedulerOutput, sample: Sample, draft: Draft | None = None
+    ) -> ModelRunnerOutput:
         """Copies first, then all rows are written, then read (H21, H27)."""
         self._copy(plan.swap_out, self.slots, self.cpu_slots)
         self._copy(plan.swap_in, self.cpu_slots, self.slots)
         self._apply(plan)
         for request_id, num_tokens in plan.num_scheduled_tokens.items():
-            self._write(request_id, num_tokens)
+            self._write(request_id, num_tokens - len(plan.draft_token_ids.get(request_id, ())))
         for request_id in plan.num_scheduled_tokens:
             self._read(request_id)
         rows = list(plan.output_indices)
         sampled: list[list[int]] = []
         logprobs: dict[str, list[TokenLogprobs]] = {}
+        indices: list[int] = []
         for request_id in rows:
-            token = self._sample(request_id, plan.output_indices[request_id], sample)
-            sampled.append([token])
-            if self.table[request_id].params.num_logprobs is not None:
-                logprobs[request_id] = [TokenLogprobs(-float(token))]
-        indices = [plan.output_indices[request_id] for request_id in rows]
+            row = self.table[request_id]
+            index = plan.output_indices[request_id] - row.num_overcounted
+            num_planned = len(plan.draft_token_ids.get(request_id, ()))
+            drafts = draft(row, num_planned) if draft is not None else []
+            self._write_drafts(request_id, drafts)
+            tokens = [self._sample(request_id, index, sample)]
+            while len(tokens) <= len(drafts) and drafts[len(tokens) - 1] == tokens[-1]:
+                row.num_computed += 1  # its KV was written with the drafts
+                extend_chain(row.chain, row.tokens, row.num_computed)
+                tokens.append(self._sample(request_id, index + len(tokens), sample))
+            row.num_rejected = num_planned - len(tokens) + 1
+            indices.append(index)
+            sampled.append(tokens)
+            if row.params.num_logprobs is not None:
+                logprobs[request_id] = [TokenLogprobs(-float(token)) for token in tokens]
         return ModelRunnerOutput(
             plan.step_id, plan.generation, rows, indices, sampled, logprobs=logprobs
         )
@@ -119,7 +135,8 @@ class TokenKV:
             row = self.table.get(request_id)
             if row is None:
                 raise Violation(f"I5: {request_id} is not held, step {plan.step_id}")
-            if row.num_computed != num_computed:
+            row.num_overcounted = num_computed - row.num_computed
+            if row.num_overcounted not in (0, row.num_rejected):
                 raise Violation(
                     f"I5: {request_id} has {row.num_computed} computed, told {num_computed}"
                 )
@@ -156,6 +173,16 @@ class TokenKV:
                 raise Violation(f"I5: {request_id} has block {block}")
             self.slots[block * size + position % size] = row.chain[position]
         row.num_computed = end
+
+    def _write_drafts(self, request_id: str, drafts: list[int]) -> None:
+        """Where the accepted ones will be read, and over what the rejected ones leave."""
+        row, size = self.table[request_id], self._block_size
+        tokens, chain = [*row.tokens, *drafts], list(row.chain)
+        if len(tokens) > len(row.blocks) * size:
+            raise Violation(f"I5: {request_id} has drafts and no room for them")
+        extend_chain(chain, tokens, len(tokens))
+        for position in range(len(row.tokens), len(tokens)):
+            self.slots[row.blocks[position // size] * size + position % size] = chain[position]
 
     def _read(self, request_id: str) -> None:
         row, size = self.table[request_id], self._block_size
@@ -323,7 +350,7 @@ class ExecutorProcess:
         if self.fails_next_step:
             self.fails_next_step = False
             raise StepError("injected")
-        result = self.kv.execute(plan, self._sample)
+        result = self.kv.execute(plan, self._sample, self._draft)
         if self.row_error_next_step and result.request_ids:
             self.row_error_next_step = False
             return self._with_row_error(result)
@@ -353,6 +380,17 @@ class ExecutorProcess:
                 row.chain[-1], row.params, row.choice, index, settings.vocab_size
             )
         return self.world.rng.randrange(settings.vocab_size)
+
+    def _draft(self, row: Row, count: int) -> list[int]:
+        """Some of them are what will be drawn, where that can be known."""
+        vocab, rng = self.cluster.settings.vocab_size, self.world.rng
+        tokens, chain = list(row.tokens), list(row.chain)
+        for _ in range(rng.randint(0, count)):
+            extend_chain(chain, tokens, len(tokens))
+            index = len(tokens) - row.num_prompt_tokens
+            token = repeatable_token(chain[-1], row.params, row.choice, index, vocab)
+            tokens.append(token if rng.random() < 0.7 else rng.randrange(vocab))
+        return tokens[len(row.tokens) :]
 
     def _send_failure(self) -> None:
         failure, stream, generation = self.ledger.failure, self.stream, self.ledger.generation

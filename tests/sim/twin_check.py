@@ -60,6 +60,10 @@ def _result(core: EngineCore, step: PlannedStep) -> ModelRunnerOutput:
     plan = step.plan
     rows = list(plan.output_indices)
     tokens = {request_id: plan.output_indices[request_id] % 3 for request_id in rows}
+    indices = dict(plan.output_indices)
+    if core.state.config.scheduler.num_spec_tokens:  # a plan's index is the highest possible
+        known = core.state.requests
+        indices |= {r: known[r].num_output_tokens for r in rows if r in known}
     with_logprobs = [
         request_id
         for request_id in rows
@@ -70,7 +74,7 @@ def _result(core: EngineCore, step: PlannedStep) -> ModelRunnerOutput:
         plan.step_id,
         plan.generation,
         rows,
-        [plan.output_indices[request_id] for request_id in rows],
+        [indices[request_id] for request_id in rows],
         [[tokens[request_id]] for request_id in rows],
         logprobs={r: [TokenLogprobs(-float(tokens[r]))] for r in with_logprobs},
     )
