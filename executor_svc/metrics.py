@@ -45,6 +45,8 @@ class ExecutorMetrics:
         page.set("segue:executor_duplicate_steps", service.num_duplicate_steps)
         page.set("segue:executor_positions_computed", runner.num_positions_computed)
         page.set("segue:executor_positions_recomputed", runner.num_positions_recomputed)
+        page.set("segue:executor_draft_tokens", runner.num_draft_tokens)
+        page.set("segue:executor_draft_tokens_accepted", runner.num_accepted_draft_tokens)
         page.set("segue:executor_idle_seconds", worker.idle_us / 1e6)
         page.set("segue:executor_busy_seconds", worker.busy_us / 1e6)
 

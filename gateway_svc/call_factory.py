@@ -133,6 +133,9 @@ class CallFactory:
     def _shape(
         self, kind: CallKind, model: str, request: SamplingFields, num_prompts: int
     ) -> CallShape:
+        for param in ("kv_transfer_params", "lora_request", "mm_processor_kwargs"):
+            if getattr(request, param) is not None:
+                raise unsupported(param)
         num_choices = num_prompts * (request.n or 1)
         if num_choices > MAX_CHOICES:
             raise invalid(f"{num_choices} choices in one call; at most {MAX_CHOICES}", "n")

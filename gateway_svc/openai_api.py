@@ -63,6 +63,10 @@ class SamplingFields(BaseModel):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     return_token_ids: bool | None = None
+    # vLLM's: known here so that they are refused, and not passed over in silence.
+    kv_transfer_params: object = None
+    lora_request: object = None
+    mm_processor_kwargs: object = None
 
     @property
     def stops(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""A `unified` lane over a real ModelRunner, two steps in flight, as the engine runs them.
+"""A lane over a real ModelRunner, with the steps in flight that the engine would have.
 
 Knows no store, no stream and no clock. Invariant: step n + 2 is planned when the result of step n
 is processed and that of n + 1 is not, so a plan knows no more than in production.
@@ -13,6 +13,8 @@ from executor_svc.model_runner import ModelRunner
 from scheduler_svc.core.journal import Journal
 from scheduler_svc.core.request import Request
 from scheduler_svc.core.scheduler_config import SchedulerConfig
+from scheduler_svc.core.three_queue.config import ThreeQueueConfig
+from scheduler_svc.core.three_queue.scheduler import ThreeQueueScheduler
 from scheduler_svc.core.unified.scheduler import UnifiedScheduler
 from segue.types import ModelRunnerOutput, SamplingParams, SchedulerOutput, StepKey, Submission
 from segue.wire import decode_step, encode_step
@@ -23,7 +25,11 @@ LANE_ID = "e0"
 
 
 class RunnerLane:
-    def __init__(self, runner: ModelRunner, **config: Any) -> None:
+    """`unified` with two steps in flight; `three_queue`, with one, where its config is given."""
+
+    def __init__(
+        self, runner: ModelRunner, v0_config: ThreeQueueConfig | None = None, **config: Any
+    ) -> None:
         capacity = runner.capacity
         defaults: dict[str, Any] = {
             "block_size": capacity.block_size,
@@ -33,10 +39,18 @@ class RunnerLane:
         }
         self.runner = runner
         self.requests: dict[str, Request] = {}
-        scheduler_config = SchedulerConfig(**defaults | config).for_capacity(capacity)
-        self.scheduler = UnifiedScheduler(LANE_ID, scheduler_config, self.requests, Journal())
+        journal = Journal()
+        if v0_config is not None:
+            self.scheduler = ThreeQueueScheduler(
+                LANE_ID, v0_config.for_capacity(capacity), self.requests, journal
+            )
+        else:
+            scheduler_config = SchedulerConfig(**defaults | config).for_capacity(capacity)
+            self.scheduler = UnifiedScheduler(LANE_ID, scheduler_config, self.requests, journal)
+        self._depth = 1 if v0_config is not None else DEPTH
         self.num_steps = 0
         self.num_preemptions = 0
+        self.num_blocks_swapped = {"in": 0, "out": 0}
         self._planned: deque[SchedulerOutput] = deque()
 
     def add(self, request_id: str, prompt: list[int], params: SamplingParams) -> None:
@@ -51,7 +65,7 @@ class RunnerLane:
     def run(self, max_steps: int = 2000) -> None:
         """Until every request has ended."""
         for _ in range(max_steps):
-            while len(self._planned) < DEPTH:
+            while len(self._planned) < self._depth:
                 self._planned.append(self._plan())
             plan = self._planned.popleft()
             result: ModelRunnerOutput = self.runner.execute(decode_step(encode_step(plan)))
@@ -68,4 +82,6 @@ class RunnerLane:
         self.num_steps += 1
         plan = self.scheduler.schedule(StepKey(self.num_steps, 1), GENERATION)
         self.num_preemptions += len(plan.preempted_req_ids)
+        self.num_blocks_swapped["in"] += len(plan.swap_in)
+        self.num_blocks_swapped["out"] += len(plan.swap_out)
         return plan

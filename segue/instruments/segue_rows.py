@@ -109,6 +109,8 @@ SEGUE_EXECUTOR = (
     _of_executor("duplicate_steps", "Steps that came again and were not run again."),
     _of_executor("positions_computed", "Pairs of a request and a position that were computed."),
     _of_executor("positions_recomputed", "Those of them that had been computed before."),
+    _of_executor("draft_tokens", "Drafts that were made and verified."),
+    _of_executor("draft_tokens_accepted", "Those of them that the model drew itself."),
     _of_executor("idle_seconds", "Time without compute while a step was there or could have been."),
     _of_executor("busy_seconds", "Time within steps that ended well."),
     _of_executor("phase_seconds", "Of that: prepare, forward or sample.", "phase"),

@@ -45,6 +45,8 @@ class FakeRunner:
     capacity = CAPACITY
     num_positions_computed = 0
     num_positions_recomputed = 0
+    num_draft_tokens = 0
+    num_accepted_draft_tokens = 0
 
     def __init__(self) -> None:
         self.ran: list[tuple[Generation, int]] = []

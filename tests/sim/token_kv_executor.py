@@ -101,7 +101,7 @@ class TokenKV:
             row = self.table[request_id]
             index = plan.output_indices[request_id] - row.num_overcounted
             num_planned = len(plan.draft_token_ids.get(request_id, ()))
-            drafts = draft(row, num_planned) if draft is not None else []
+            drafts = draft(row, num_planned) if draft and num_planned else []
             self._write_drafts(request_id, drafts)
             tokens = [self._sample(request_id, index, sample)]
             while len(tokens) <= len(drafts) and drafts[len(tokens) - 1] == tokens[-1]:

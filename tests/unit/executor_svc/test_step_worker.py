@@ -35,6 +35,8 @@ class RecordingRunner:
         self.capacity = Capacity(8, 16)
         self.num_positions_computed = 0
         self.num_positions_recomputed = 0
+        self.num_draft_tokens = 0
+        self.num_accepted_draft_tokens = 0
 
     def reset(self) -> None:
         self.num_resets += 1

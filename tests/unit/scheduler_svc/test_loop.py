@@ -8,7 +8,13 @@ from dataclasses import replace
 
 from scheduler_svc.config import SchedulerServiceConfig
 from scheduler_svc.core.engine_core import EngineCore
-from scheduler_svc.core.events import PauseChanged, PauseState, RequestsSubmitted
+from scheduler_svc.core.events import (
+    PauseChanged,
+    PauseState,
+    RejectCode,
+    Rejected,
+    RequestsSubmitted,
+)
 from scheduler_svc.executor_client import Executors
 from scheduler_svc.loop import EngineLoop, Envelope
 from scheduler_svc.policies import load_policy
@@ -56,3 +62,18 @@ async def test_time_passes_also_while_events_come_without_a_pause() -> None:
             await asyncio.sleep(0)
     loop.stop()
     await running
+
+
+async def test_what_no_executor_can_do_is_refused_in_words() -> None:
+    """The core decides about adapters as vLLM does; there is no executor that could load one."""
+    loop = await make_loop()
+    running = asyncio.create_task(loop.run())
+    params = SamplingParams(seed=0, max_tokens=1)
+    submission = Submission("r0", (1, 2, 3), params, now_ms(), adapter="french")
+    answer = await loop.ask(RequestsSubmitted("g0", (submission,), (Attachment("r0"),), now_ms()))
+    loop.stop()
+    await running
+    (refused,) = [reply for reply in answer if isinstance(reply, Rejected)]
+    assert refused.code is RejectCode.UNSUPPORTED
+    assert refused.message == "no executor can load adapters yet"
+    assert "r0" not in loop.core.state.requests

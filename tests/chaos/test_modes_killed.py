@@ -1,0 +1,108 @@
+"""Kill the scheduler and the executor while requests are swapped out, and while drafts are in
+flight: the clients see what they see of a plain serve that nobody disturbs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.kills import with_kills
+from tests.chaos.streams import Stream, Streams, asks, undisturbed
+from tests.served import Served, wait_until
+
+NUM_KILLS = 3
+ASKED = asks(8, max_tokens=150)
+SWAP = ["--policy", "three_queue", "--preemption-mode", "swap", "--num-blocks", "40"]
+# Blocks of 16 slots with a key and a value of 4 bytes: room for about half of what is swapped out
+# at the worst, so that some are recomputed instead.
+SWAP += ["--swap-space-bytes", str(24 * 16 * 8)]
+
+
+@pytest.fixture(scope="module")
+def expected(hand_model: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Stream]:
+    """Of a serve without drafts, with enough memory."""
+    served = Served(hand_model, tmp_path_factory.mktemp("plain") / "state")
+    try:
+        return asyncio.run(undisturbed(served, ASKED))
+    finally:
+        served.stop()
+
+
+@pytest.fixture(scope="module", params=["swap", "draft_model", "ngram"])
+def served(
+    request: pytest.FixtureRequest, hand_model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Served]:
+    """Steps of 10 ms, so that streams are still open at each kill."""
+    flags = {
+        "swap": SWAP,
+        "ngram": ["--speculative-method", "ngram", "--num-speculative-tokens", "3"],
+        "draft_model": [
+            *("--speculative-method", "draft_model", "--num-speculative-tokens", "2"),
+            *("--draft-model", str(hand_model)),
+        ],
+    }[request.param]
+    monkeypatch = pytest.MonkeyPatch()
+    monkeypatch.setenv("SEGUE_FAULT_STEP_DELAY_MS", "10")
+    running = Served(hand_model, tmp_path_factory.mktemp("serve") / "state", flags)
+    monkeypatch.undo()
+    yield running
+    running.stop()
+    print(running.log()[-20_000:])  # shown where the test failed
+
+
+def assert_same(streams: list[Stream], expected: list[Stream]) -> None:
+    assert [s.token_ids for s in streams] == [s.token_ids for s in expected]
+    assert [s.finish_reason for s in streams] == [s.finish_reason for s in expected]
+
+
+async def test_undisturbed(served: Served, expected: list[Stream]) -> None:
+    """The mode alone changes nothing, and it was at work."""
+    before = _swaps_and_drafts(served)
+    assert_same(await undisturbed(served, ASKED), expected)
+    assert _swaps_and_drafts(served) > before
+
+
+def _swaps_and_drafts(served: Served) -> float:
+    counts = served.metrics("scheduler-0")
+    swaps = sum(value for name, value in counts.items() if name.startswith("segue:swapped_blocks"))
+    return swaps + counts.get("vllm:spec_decode_num_draft_tokens_total", 0.0)
+
+
+async def test_the_scheduler_is_killed(
+    served: Served, expected: list[Stream], rng: random.Random
+) -> None:
+    streams = await with_kills(served, ASKED, rng, num_kills=NUM_KILLS, most_between=20)
+    assert_same(streams, expected)
+
+
+async def test_the_executor_is_killed(served: Served, expected: list[Stream]) -> None:
+    async with Streams(served, ASKED) as streams:
+        await streams.reach(30)
+        old_pid = served.kill("executor-0")
+        served.wait_restarted("executor-0", old_pid)
+    assert_same(streams.all, expected)
+
+
+async def test_both_are_killed_at_once(served: Served, expected: list[Stream]) -> None:
+    async with Streams(served, ASKED) as streams:
+        await streams.reach(30)
+        old_pids = {name: served.kill(name) for name in ("scheduler-0", "executor-0")}
+        for name, old_pid in old_pids.items():
+            served.wait_restarted(name, old_pid)
+    assert_same(streams.all, expected)
+
+
+async def test_all_blocks_come_back(served: Served) -> None:
+    async with Streams(served, asks(3, max_tokens=10)):
+        pass
+
+    def is_free() -> bool:
+        metrics = served.metrics("scheduler-0")
+        return metrics["segue:kv_blocks_free"] == metrics["segue:kv_blocks_usable"]
+
+    wait_until(is_free, "all blocks are free")
