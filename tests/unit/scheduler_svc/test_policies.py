@@ -64,7 +64,7 @@ def test_the_page_has_every_flag_that_a_policy_is_made_with_and_no_other() -> No
     """A flag is the policy's if its value arrives in the policy's configuration."""
     names = {field.name for field in fields(SchedulerServiceConfig)}
     shaping = names & {field.name for field in fields(ThreeQueueConfig)} - {"policy"}
-    shaping |= {"scheduling_policy", "priority_aging_s"}
+    shaping |= {"scheduling_policy", "priority_aging_s", "num_speculative_tokens"}
     named = set(re.findall(r"`(--[a-z-]+)`", parameter_tables()))
     assert named == {"--" + name.replace("_", "-") for name in shaping}
 
