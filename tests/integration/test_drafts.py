@@ -62,7 +62,7 @@ def far_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def runner(model_dir: Path, **options: Any) -> ModelRunner:
-    return load_model_runner(model_dir, LoadOptions(**{"num_blocks": 200} | options))
+    return load_model_runner(model_dir, replace(LoadOptions(num_blocks=200), **options))
 
 
 def lane(model_runner: ModelRunner, num_drafts: int, **config: Any) -> RunnerLane:
