@@ -19,7 +19,7 @@ body{font:13px/1.5 'DejaVu Sans',sans-serif;margin:16px;color:#222}
 table{border-collapse:collapse;width:100%}td,th{padding:2px 8px;text-align:left}
 tr{border-bottom:1px solid #eee}a{color:#2a5db0;text-decoration:none}
 .row{display:flex;border-bottom:1px solid #f0f0f0}
-.name{width:34%;white-space:nowrap;overflow:hidden}
+.name{width:34%;flex:none;box-sizing:border-box;white-space:nowrap;overflow:hidden}
 .lane{flex:1;position:relative;height:20px;background:#fafafa}
 .bar{position:absolute;top:4px;height:12px;min-width:2px;border-radius:2px}
 .time{position:absolute;top:1px;font-size:11px;color:#555;white-space:nowrap}

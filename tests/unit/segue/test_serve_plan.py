@@ -104,3 +104,22 @@ def test_a_host_for_all_is_reached_on_loopback() -> None:
 def test_nonsense_is_refused(argv: tuple[str, str]) -> None:
     with pytest.raises(SystemExit):
         parse_config(ServeConfig, argv, {})
+
+
+@pytest.mark.parametrize(("given", "prefix"), [("", "segue"), ("chat", "chat")])
+def test_each_service_has_a_name_of_its_own_in_traces(
+    given: str, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the user names the whole, since a variable is passed to every service."""
+    monkeypatch.setenv("OTEL_SERVICE_NAME", given)
+    one = plan()
+    specs = (*one.schedulers([]), *one.executors(), *one.gateways())
+    names = [spec.environ["OTEL_SERVICE_NAME"] for spec in specs]
+    assert names == [f"{prefix}-{part}" for part in ("scheduler", "executor", "gateway")]
+
+
+def test_how_steps_are_traced_is_told_to_who_decides_it() -> None:
+    one = plan("--trace-step-ratio", "0.1", "--trace-slow-step-ms", "50")
+    (scheduler,), (executor,) = one.schedulers([]), one.executors()
+    assert flag(scheduler, "--trace-step-ratio") == "0.1"
+    assert flag(scheduler, "--trace-slow-step-ms") == flag(executor, "--trace-slow-step-ms") == "50"
