@@ -76,7 +76,14 @@ class RedisConnection:
 
     async def batch(self, commands: Sequence[Command]) -> list[Any]:
         """All commands in one round trip; not atomic. The first error is raised."""
-        replies = await self._replies(commands)
+        return await self._checked_replies(commands, is_atomic=False)
+
+    async def batch_at_once(self, commands: Sequence[Command]) -> list[Any]:
+        """As `batch`, and nobody's command comes between two of them."""
+        return await self._checked_replies(commands, is_atomic=True)
+
+    async def _checked_replies(self, commands: Sequence[Command], *, is_atomic: bool) -> list[Any]:
+        replies = await self._replies(commands, is_atomic=is_atomic)
         for reply in replies:
             if isinstance(reply, RedisError):
                 raise await self._failed(reply) from reply
@@ -125,9 +132,9 @@ class RedisConnection:
             await self._client.connection_pool.disconnect(inuse_connections=False)
         return failure
 
-    async def _replies(self, commands: Sequence[Command]) -> list[Any]:
+    async def _replies(self, commands: Sequence[Command], *, is_atomic: bool) -> list[Any]:
         try:
-            async with self._client.pipeline(transaction=False) as pipeline:
+            async with self._client.pipeline(transaction=is_atomic) as pipeline:
                 for command in commands:
                     pipeline.execute_command(*command)
                 return await pipeline.execute(raise_on_error=False)

@@ -1,7 +1,7 @@
-"""`segue state`: queues, lanes and block tables as Redis has them.
+"""`segue state`: queues, lanes and block tables as Redis has them; `--check`: whether they agree.
 
-Knows how to print what `stored_state.py` has read. Invariant: reads only, and asks Redis alone, so
-it shows the state while no scheduler runs, too.
+Knows how to print what `stored_state.py` has read, and what the scheduler's own check says.
+Invariant: reads only, and asks Redis alone, so it shows the state while no scheduler runs, too.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from segue.commands.running_serve import NothingServed, add_state_dir_flag, running_serve
 from segue.commands.stored_state import QUEUES, JsonObject, StateReader, StoredState
 from segue.commands.text_table import text_table
+from segue.doctor.services import NotAnswered, ask
 from segue.embedded_redis import RedisUnusable
 
 if TYPE_CHECKING:
@@ -42,6 +43,9 @@ def register(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
         "--deployment", default="default", help="with --redis-url (default default)"
     )
     parser.add_argument("--json", action="store_true", help="all of it, for a program")
+    parser.add_argument(
+        "--check", action="store_true", help="name what contradicts itself; exit code 1 if anything"
+    )
     parser.set_defaults(func=run)
 
 
@@ -51,8 +55,10 @@ def run(args: argparse.Namespace) -> int:
         if not url:
             _, record = running_serve(args.state_dir)
             url, deployment = record.redis_url, record.deployment
+        if args.check:
+            return _print_check(url, deployment, is_json=args.json)
         state = asyncio.run(_read(url, deployment))
-    except (RedisUnusable, NothingServed) as error:
+    except (RedisUnusable, NothingServed, NotAnswered) as error:
         print(f"segue state: {error}", file=sys.stderr)
         return 1
     print(json.dumps(asdict(state), indent=2) if args.json else state_text(state))
@@ -61,6 +67,17 @@ def run(args: argparse.Namespace) -> int:
 
 async def _read(url: str, deployment: str) -> StoredState:
     return await StateReader(url, deployment).read()
+
+
+def _print_check(url: str, deployment: str, *, is_json: bool) -> int:
+    seen = ask("scheduler_svc.check_state", "--redis-url", url, "--deployment", deployment)
+    found = seen["violations"]
+    if is_json:
+        print(json.dumps(seen, indent=2))
+    else:
+        summary = f"{seen['num_requests']} requests, {seen['num_lanes']} lanes"
+        print("\n".join(found) or f"{summary}: no contradiction")
+    return int(bool(found))
 
 
 def state_text(state: StoredState) -> str:

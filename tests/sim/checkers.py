@@ -15,6 +15,7 @@ from scheduler_svc.core.events import Event, ModelOutputReceived, RequestAborted
 from scheduler_svc.core.lane import Lane, LaneStatus
 from scheduler_svc.core.rows import Commit, CommitId, Key, Table
 from scheduler_svc.sessions import GatewaySession, NewOutputs
+from scheduler_svc.state_checks import violations
 from scheduler_svc.store.memory_store import Meta
 from scheduler_svc.store.state_store import CommitAnswer, Outcome
 from segue.types import Finish, FinishReason, Generation, SchedulerOutput
@@ -176,6 +177,9 @@ class Checkers:
         rows = leader.core.rows()
         if stored != rows:
             raise Violation(f"I10: the store differs from the core: {difference(stored, rows)}")
+        policy = leader.process.settings.digest().partition("-")[0]
+        if found := violations(stored, WireCodec(), policy):
+            raise Violation(f"I7: `segue state --check` is not content: {found}")
         if rng.random() > RESTORE_SHARE:
             return
         settings = leader.process.settings
