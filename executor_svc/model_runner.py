@@ -13,14 +13,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from executor_svc.drafts import DraftProposer, NoProposer, Verified, chosen_drafts, verify
+from executor_svc.drafts import DraftProposer, Drafts, NoProposer, Verified, chosen_drafts, verify
 from executor_svc.input_batch import InputBatch, Samples, make_input_batch
 from executor_svc.kv_cache import KVCache
 from executor_svc.models.causal_lm import CausalLM
 from executor_svc.position_counter import PositionCounter
 from executor_svc.request_table import PlanError, RequestTable
 from executor_svc.sampler import Sampler, SamplerOutput, SamplingBatch
-from executor_svc.step_phase import FORWARD, PREPARE, SAMPLE, SWAP, StepPhase
+from executor_svc.step_phase import DRAFT, FORWARD, PREPARE, SAMPLE, SWAP, StepPhase
 from segue.types import Capacity, ModelRunnerOutput, SchedulerOutput, StepTimings, TokenLogprobs
 
 Int32Array = npt.NDArray[np.int32]
@@ -99,7 +99,6 @@ class ModelRunner:
         idle_ns = start_ns - self._last_end_ns if self._last_end_ns is not None else 0
         self.phases = []
         self._move_blocks(plan)
-        moved_ns = self.phases[-1].ended_ns if self.phases else start_ns
         self._table.apply(plan)
         for request_id in plan.finished_req_ids:
             self._positions.forget(request_id)
@@ -107,7 +106,8 @@ class ModelRunner:
             self._last_end_ns = time.monotonic_ns()
             return ModelRunnerOutput(plan.step_id, plan.generation)
 
-        drafts = chosen_drafts(plan, self._proposer.propose(plan, self._table))
+        drafts = self._drafts(plan)
+        ready_ns = self.phases[-1].ended_ns if self.phases else start_ns
         batch = make_input_batch(plan, self._table, self._kv_cache.block_size, drafts)
         sampling_batch = self._sampling_batch(batch)
         prepared_ns = time.monotonic_ns()
@@ -117,7 +117,7 @@ class ModelRunner:
         verified = self._settle(plan, batch, sampled)
         self._last_end_ns = time.monotonic_ns()
         self.phases += [
-            StepPhase(PREPARE, moved_ns, prepared_ns),
+            StepPhase(PREPARE, ready_ns, prepared_ns),
             StepPhase(FORWARD, prepared_ns, forward_ns),
             StepPhase(SAMPLE, forward_ns, self._last_end_ns),
         ]
@@ -130,6 +130,14 @@ class ModelRunner:
         if sampled is None or verified is None:
             return ModelRunnerOutput(plan.step_id, plan.generation, timings=timings)
         return self._output(plan, batch.samples, sampled, verified, timings)
+
+    def _drafts(self, plan: SchedulerOutput) -> Drafts:
+        """What is verified in this step; a phase of its own where the plan has room for any."""
+        start_ns = time.monotonic_ns()
+        drafts = chosen_drafts(plan, self._proposer.propose(plan, self._table))
+        if drafts:
+            self.phases.append(StepPhase(DRAFT, start_ns, time.monotonic_ns()))
+        return drafts
 
     def _move_blocks(self, plan: SchedulerOutput) -> None:
         """Before anything is written: blocks that swap_out frees are written by the same step."""

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-SWAP, PREPARE, FORWARD, SAMPLE = "swap", "prepare_inputs", "forward", "sample"
+SWAP, DRAFT = "swap", "draft"  # only where there is any of it
+PREPARE, FORWARD, SAMPLE = "prepare_inputs", "forward", "sample"
 
 
 @dataclass(slots=True, frozen=True)

@@ -98,6 +98,16 @@ def test_prompt_look_up(model_dir: Path, undisturbed: RunnerLane) -> None:
     assert drafting.num_steps < undisturbed.num_steps
 
 
+def test_drafting_is_a_phase_of_its_own(model_dir: Path) -> None:
+    """So it is a span of its own where steps are traced; without drafts there is none."""
+    for num_drafts, expected in ((NUM_DRAFTS, ["draft"]), (0, [])):
+        drafting = lane(runner(model_dir, speculative_method="ngram"), num_drafts)
+        with pytest.raises(AssertionError, match="not done"):
+            drafting.run(max_steps=5)
+        names = [phase.name for phase in drafting.runner.phases]
+        assert names == [*expected, "prepare_inputs", "forward", "sample"]
+
+
 @pytest.mark.parametrize("num_drafts", [1, NUM_DRAFTS])
 def test_a_draft_model_that_agrees(
     model_dir: Path, near_dir: Path, undisturbed: RunnerLane, num_drafts: int
