@@ -18,6 +18,7 @@ EXECUTOR_FLAGS = (
 SCHEDULER_FLAGS = (
     *("policy", "log_steps", "block_size", "max_model_len", "lease_ttl_s", "heartbeat_s"),
     *("stall_s", "trace_step_ratio", "trace_slow_step_ms"),
+    "num_speculative_tokens",
 )
 PASSED_ON_FLAGS = (
     *("scheduling_policy", "preempt_for_admission", "priority_aging_s"),

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from segue.child import ChildSpec
-from segue.config import parse_config
-from segue.serve_config import ServeConfig
+from segue.config import parse_config, to_flags
+from segue.serve_config import EXECUTOR_FLAGS, SCHEDULER_FLAGS, ServeConfig
 from segue.serve_plan import PortTaken, ServePlan, make_plan
 
 
@@ -123,3 +123,20 @@ def test_how_steps_are_traced_is_told_to_who_decides_it() -> None:
     (scheduler,), (executor,) = one.schedulers([]), one.executors()
     assert flag(scheduler, "--trace-step-ratio") == "0.1"
     assert flag(scheduler, "--trace-slow-step-ms") == flag(executor, "--trace-slow-step-ms") == "50"
+
+
+def test_drafts_and_swap_space_reach_whom_they_are_for() -> None:
+    """The scheduler leaves room for drafts, the executor makes them: one flag without the other
+    would cost room, or do nothing."""
+    config = ServeConfig(
+        speculative_method="draft_model",
+        num_speculative_tokens=3,
+        draft_model=Path("small"),
+        swap_space_bytes=100,
+    )
+    executor = " ".join(to_flags(config, EXECUTOR_FLAGS))
+    assert "--num-speculative-tokens 3" in " ".join(to_flags(config, SCHEDULER_FLAGS))
+    assert "--speculative-method draft_model --draft-model small" in executor
+    assert "--swap-space-bytes 100" in executor
+    with pytest.raises(ValueError, match="need each other"):
+        ServeConfig(speculative_method="ngram")
