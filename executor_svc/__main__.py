@@ -75,6 +75,10 @@ def _load(config: ExecutorServiceConfig) -> ModelRunner:
         swap_space_bytes=config.swap_space_bytes,
         max_model_len=config.max_model_len,
         num_threads=config.num_threads,
+        device=config.device,
+        gpu_memory_utilization=config.gpu_memory_utilization,
+        is_deterministic=config.deterministic,
+        load_format=config.load_format,
         speculative_method=config.speculative_method,
         draft_model=config.draft_model,
     )

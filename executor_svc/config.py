@@ -28,6 +28,17 @@ class ExecutorServiceConfig(TlsConfig):
         default="", metadata={"help": "serve only this deployment's schedulers; empty: any"}
     )
     dtype: str = field(default="auto", metadata={"help": "auto | bfloat16 | float32"})
+    device: str = field(default="auto", metadata={"help": "auto | cpu | cuda"})
+    deterministic: bool = field(
+        default=False,
+        metadata={"help": "on a GPU: the same bits in any batch (a CPU always gives them)"},
+    )
+    load_format: str = field(
+        default="auto", metadata={"help": "auto | dummy: random weights, to measure with"}
+    )
+    gpu_memory_utilization: float = field(
+        default=0.9, metadata={"help": "share of a GPU's memory for weights and KV cache"}
+    )
     block_size: int = field(default=16, metadata={"help": "tokens in a KV cache block"})
     kv_cache_bytes: int = field(default=1 << 30, metadata={"help": "memory of the KV cache"})
     num_blocks: int = field(

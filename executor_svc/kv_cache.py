@@ -40,13 +40,20 @@ class KVCache:
         self.block_size = block_size
         self.num_cpu_blocks = num_cpu_blocks
         self._blocks = self._allocate(num_blocks)
-        self._cpu_blocks = self._allocate(num_cpu_blocks)
+        self._cpu_blocks = self._allocate_cpu(num_cpu_blocks)
         self._keys = [self._blocks[layer, 0] for layer in range(spec.num_layers)]
         self._values = [self._blocks[layer, 1] for layer in range(spec.num_layers)]
 
+    def _shape(self, num_blocks: int) -> tuple[int, ...]:
+        spec = self.spec
+        return (spec.num_layers, 2, num_blocks, self.block_size, spec.num_kv_heads, spec.head_dim)
+
+    def _allocate_cpu(self, num_blocks: int) -> torch.Tensor:
+        return self._allocate(num_blocks)
+
     def _allocate(self, num_blocks: int) -> torch.Tensor:
         spec = self.spec
-        shape = (spec.num_layers, 2, num_blocks, self.block_size, spec.num_kv_heads, spec.head_dim)
+        shape = self._shape(num_blocks)
         if num_blocks == 0:
             return torch.zeros(shape, dtype=spec.dtype)
         # Zeros, since a masked slot is multiplied by weight 0, which NaN would survive; numpy's,
@@ -72,7 +79,7 @@ class KVCache:
         """Where a broken row has left NaN, who gets the block next would be broken too: a masked
         key still takes part, with weight 0."""
         if self.spec.dtype.is_floating_point:
-            ids = torch.tensor(block_ids)
+            ids = torch.tensor(block_ids, device=self._blocks.device)
             kept = self._blocks[:, :, ids]
             self._blocks[:, :, ids] = kept.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
 
@@ -84,11 +91,15 @@ class KVCache:
 def _copy_blocks(source: torch.Tensor, target: torch.Tensor, pairs: list[tuple[int, int]]) -> None:
     if not pairs:
         return
-    for source_id, target_id in pairs:
-        if not 0 <= source_id < source.shape[2]:
-            raise ValueError(f"there is no block {source_id} to copy from")
-        if not 0 <= target_id < target.shape[2]:
-            raise ValueError(f"there is no block {target_id} to copy to")
+    check_pairs(pairs, source.shape[2], target.shape[2])
     source_ids = torch.tensor([s for s, _ in pairs])
     target_ids = torch.tensor([t for _, t in pairs])
     target[:, :, target_ids] = source[:, :, source_ids]
+
+
+def check_pairs(pairs: list[tuple[int, int]], num_sources: int, num_targets: int) -> None:
+    for source_id, target_id in pairs:
+        if not 0 <= source_id < num_sources:
+            raise ValueError(f"there is no block {source_id} to copy from")
+        if not 0 <= target_id < num_targets:
+            raise ValueError(f"there is no block {target_id} to copy to")

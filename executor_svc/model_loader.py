@@ -15,8 +15,11 @@ from typing import Any
 import torch
 
 import kernels
+from executor_svc.compute_device import ComputeDevice, choose_device
 from executor_svc.draft_model import DraftModel
 from executor_svc.drafts import NgramProposer
+from executor_svc.gpu_kv_cache import GpuKVCache
+from executor_svc.gpu_step import GpuStep
 from executor_svc.kv_cache import KVCache
 from executor_svc.model_runner import ModelRunner
 from executor_svc.models.causal_lm import CausalLM
@@ -24,7 +27,8 @@ from executor_svc.models.decoder_config import ARCHITECTURES
 from executor_svc.models.hand import HandModel
 from executor_svc.models.llama import build_llama
 from executor_svc.self_check import check_bit_exactness
-from executor_svc.weights import ModelError, ReportProgress, Weights
+from executor_svc.weights import ModelError, RandomWeights, ReportProgress, Weights
+from kernels.gpu import on_gpu
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 DEFAULT_BLOCK_SIZE = 16
@@ -49,11 +53,26 @@ class LoadOptions:
     num_threads: int = 0  # 0: torch's choice, the number of cores
     speculative_method: str = ""  # "": none
     draft_model: Path | None = None
+    device: str = "auto"
+    gpu_memory_utilization: float = 0.9
+    is_deterministic: bool = False  # on a GPU; a CPU always is
+    load_format: str = "auto"
+
+
+@dataclass(slots=True, frozen=True)
+class LoadPlace:
+    """`dtype` and where the weights go; `is_random`: none are read."""
+
+    dtype: torch.dtype
+    device: torch.device
+    is_random: bool = False
 
 
 def _build_hand_model(
-    model_dir: Path, config: ModelConfig, dtype: torch.dtype, report: ReportProgress | None
+    model_dir: Path, config: ModelConfig, place: LoadPlace, report: ReportProgress | None
 ) -> CausalLM:
+    if on_gpu(torch.empty(0, device=place.device)):
+        raise ModelError("the hand model runs on a CPU alone: --device cpu")
     return HandModel(
         vocab_size=int(config.get("vocab_size", 259)),
         max_model_len=int(config.get("max_position_embeddings", 0)),
@@ -61,12 +80,15 @@ def _build_hand_model(
 
 
 def _build_llama(
-    model_dir: Path, config: ModelConfig, dtype: torch.dtype, report: ReportProgress | None
+    model_dir: Path, config: ModelConfig, place: LoadPlace, report: ReportProgress | None
 ) -> CausalLM:
-    return build_llama(config, Weights(model_dir, dtype, report), dtype)
+    if place.is_random:
+        return build_llama(config, RandomWeights(place.dtype, place.device), place.dtype)
+    weights = Weights(model_dir, place.dtype, report, place.device)
+    return build_llama(config, weights, place.dtype)
 
 
-BuildModel = Callable[[Path, ModelConfig, torch.dtype, ReportProgress | None], CausalLM]
+BuildModel = Callable[[Path, ModelConfig, LoadPlace, ReportProgress | None], CausalLM]
 # By config.json's model_type.
 MODEL_REGISTRY: dict[str, BuildModel] = {
     "segue_hand": _build_hand_model,
@@ -82,14 +104,23 @@ def load_model_runner(
     """Loads the model and allocates its KV cache. Raises ModelError with a readable line."""
     options = options or LoadOptions()
     kernels.set_num_threads(options.num_threads or torch.get_num_threads())
-    model = load_model(Path(model_dir), options.dtype, report_progress)
-    check_bit_exactness(model, options.block_size)
+    device = choose_device(options.device)
+    kernels.set_batch_invariant(options.is_deterministic)
+    config = read_model_config(Path(model_dir))
+    dtype, is_random = _torch_dtype(options.dtype, config), _is_random(options.load_format)
+    place = LoadPlace(dtype, device.torch_device, is_random)
+    model = build_model(Path(model_dir), config, place, report_progress)
+    if device.is_gpu and options.draft_model is not None:
+        raise ModelError("--draft-model runs on a CPU alone: --device cpu, or ngram for a GPU")
+    if not device.is_gpu:
+        check_bit_exactness(model, options.block_size)
     draft_model = _load_draft_model(options, model)
     models = [model] if draft_model is None else [model, draft_model]
     bytes_per_block = sum(m.kv_cache_spec.bytes_per_block(options.block_size) for m in models)
+    cache_bytes = device.cache_bytes(options.gpu_memory_utilization, options.kv_cache_bytes)
     options = replace(
         options,
-        num_blocks=_num_blocks(options.num_blocks, options.kv_cache_bytes, bytes_per_block),
+        num_blocks=_num_blocks(options.num_blocks, cache_bytes, bytes_per_block),
         num_cpu_blocks=_num_blocks(
             options.num_cpu_blocks or None, options.swap_space_bytes, bytes_per_block
         ),
@@ -97,8 +128,17 @@ def load_model_runner(
     proposer = NgramProposer() if options.speculative_method == "ngram" else None
     if draft_model is not None:
         proposer = DraftModel(draft_model, _kv_cache(draft_model, options))
-    kv_cache = _kv_cache(model, options)
-    return ModelRunner(model, kv_cache, options.max_model_len, proposer)
+    kv_cache = _kv_cache(model, options, device)
+    step = _gpu_step(model, kv_cache, device, options.max_model_len) if device.is_gpu else None
+    return ModelRunner(model, kv_cache, options.max_model_len, proposer, step)
+
+
+def _gpu_step(
+    model: CausalLM, kv_cache: KVCache, device: ComputeDevice, max_model_len: int
+) -> GpuStep:
+    limits = [limit for limit in (max_model_len, model.max_model_len) if limit]
+    longest = min(limits, default=kv_cache.num_blocks * kv_cache.block_size)
+    return GpuStep(model, kv_cache, device.torch_device, longest)
 
 
 def _num_blocks(asked: int | None, num_bytes: int, bytes_per_block: int) -> int:
@@ -107,12 +147,16 @@ def _num_blocks(asked: int | None, num_bytes: int, bytes_per_block: int) -> int:
     return min(num_bytes // bytes_per_block, MAX_NUM_BLOCKS)
 
 
-def _kv_cache(model: CausalLM, options: LoadOptions) -> KVCache:
+def _kv_cache(
+    model: CausalLM, options: LoadOptions, device: ComputeDevice | None = None
+) -> KVCache:
     assert options.num_blocks is not None
+    spec = model.kv_cache_spec
+    sizes = (spec, options.num_blocks, options.block_size, options.num_cpu_blocks)
     try:
-        return KVCache(
-            model.kv_cache_spec, options.num_blocks, options.block_size, options.num_cpu_blocks
-        )
+        if device is not None and device.is_gpu:
+            return GpuKVCache(*sizes, device.torch_device)
+        return KVCache(*sizes)
     except (MemoryError, ValueError) as error:  # too few blocks, or too many for the memory
         raise ModelError(f"the KV cache: {error}") from error
 
@@ -138,13 +182,27 @@ def _load_draft_model(options: LoadOptions, model: CausalLM) -> CausalLM | None:
 def load_model(
     model_dir: Path, dtype: str = "auto", report_progress: ReportProgress | None = None
 ) -> CausalLM:
+    """On the CPU."""
     config = read_model_config(model_dir)
+    place = LoadPlace(_torch_dtype(dtype, config), torch.device("cpu"))
+    return build_model(model_dir, config, place, report_progress)
+
+
+def build_model(
+    model_dir: Path, config: ModelConfig, place: LoadPlace, report: ReportProgress | None = None
+) -> CausalLM:
     model_type = str(config.get("model_type", ""))
     build = MODEL_REGISTRY.get(model_type)
     if build is None:
         known = ", ".join(sorted(MODEL_REGISTRY))
         raise ModelError(f"{model_dir}: model_type {model_type!r} is not one of {known}")
-    return build(model_dir, config, _torch_dtype(dtype, config), report_progress)
+    return build(model_dir, config, place, report)
+
+
+def _is_random(load_format: str) -> bool:
+    if load_format not in ("auto", "dummy"):
+        raise ModelError(f"load format {load_format!r} is not one of auto, dummy")
+    return load_format == "dummy"
 
 
 def read_model_config(model_dir: Path) -> ModelConfig:

@@ -19,7 +19,8 @@ from executor_svc.kv_cache import KVCache
 from executor_svc.models.causal_lm import CausalLM
 from executor_svc.position_counter import PositionCounter
 from executor_svc.request_table import PlanError, RequestTable
-from executor_svc.sampler import Sampler, SamplerOutput, SamplingBatch
+from executor_svc.sampler import SamplerOutput, SamplingBatch
+from executor_svc.step_device import CpuStep, StepDevice
 from executor_svc.step_phase import DRAFT, FORWARD, PREPARE, SAMPLE, SWAP, StepPhase
 from segue.types import Capacity, ModelRunnerOutput, SchedulerOutput, StepTimings, TokenLogprobs
 
@@ -38,14 +39,16 @@ class ModelRunner:
         kv_cache: KVCache,
         max_model_len: int = 0,
         proposer: DraftProposer | None = None,
+        device: StepDevice | None = None,
     ) -> None:
+        """`device` None: the CPU."""
         self._model = model
         self._proposer = proposer or NoProposer()
         self._kv_cache = kv_cache
         limits = [limit for limit in (max_model_len, model.max_model_len) if limit]
         self._max_model_len = min(limits, default=0)
         self._table = self._empty_table()
-        self._sampler = Sampler(model.vocab_size)
+        self._device = device or CpuStep(model, kv_cache)
         self._positions = PositionCounter()
         self.num_draft_tokens = 0  # verified
         self.num_accepted_draft_tokens = 0
@@ -111,9 +114,9 @@ class ModelRunner:
         batch = make_input_batch(plan, self._table, self._kv_cache.block_size, drafts)
         sampling_batch = self._sampling_batch(batch)
         prepared_ns = time.monotonic_ns()
-        logits = self._logits(batch)
+        logits = self._device.logits(batch, sampling_batch)
         forward_ns = time.monotonic_ns()
-        sampled = self._sampler.sample(logits, sampling_batch) if logits is not None else None
+        sampled = self._device.sample(logits, sampling_batch) if logits is not None else None
         verified = self._settle(plan, batch, sampled)
         self._last_end_ns = time.monotonic_ns()
         self.phases += [
@@ -149,16 +152,6 @@ class ModelRunner:
         self._kv_cache.copy(plan.copies)
         self._proposer.move_blocks(plan)
         self.phases.append(StepPhase(SWAP, start_ns, time.monotonic_ns()))
-
-    def _logits(self, batch: InputBatch) -> torch.Tensor | None:
-        """[num_samples, vocab_size], None where no row samples."""
-        tokens, offsets = batch.tokens, batch.samples.token_offsets
-        hidden_states = self._model.forward(
-            tokens.input_ids, tokens.positions, self._kv_cache, tokens.metadata
-        )
-        if len(offsets) == 0:
-            return None
-        return self._model.compute_logits(hidden_states[torch.from_numpy(offsets)])
 
     def _sampling_batch(self, batch: InputBatch) -> SamplingBatch:
         table, samples = self._table, batch.samples

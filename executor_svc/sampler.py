@@ -78,7 +78,9 @@ class Sampler:
                 torch.nonzero(is_bad).squeeze(1).tolist(), "the model's logits are not numbers"
             )
         sampled = token_ids.clamp_(0, self._vocab_size - 1).numpy().astype(np.int32)
-        return SamplerOutput(sampled, _logprobs(raw_rows, sampled, columns.logprob_rows), errors)
+        return SamplerOutput(
+            sampled, make_logprobs(raw_rows, sampled, columns.logprob_rows), errors
+        )
 
     def _columns_of(self, batch: SamplingBatch) -> SamplingColumns:
         if batch.params != self._last_params or batch.choices != self._last_choices:
@@ -128,7 +130,7 @@ def _draw(logits: torch.Tensor, drawn: DrawnRows, output_indices: Int32Array) ->
     return draw(filtered_weights(logits[drawn.rows], drawn.filters), uniforms)
 
 
-def _logprobs(
+def make_logprobs(
     raw_rows: dict[int, torch.Tensor], sampled: Int32Array, wanted: list[tuple[int, int]]
 ) -> dict[int, TokenLogprobs]:
     """Of the model's own distribution, before any parameter has changed it."""

@@ -16,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
+RANDOM_SEED = 20
 
 ReportProgress = Callable[[int, int], None]  # tensors read, tensors in all
 
@@ -28,8 +29,13 @@ class Weights:
     """Tensors are read when they are asked for, in the dtype that is asked for."""
 
     def __init__(
-        self, model_dir: Path, dtype: torch.dtype, report_progress: ReportProgress | None = None
+        self,
+        model_dir: Path,
+        dtype: torch.dtype,
+        report_progress: ReportProgress | None = None,
+        device: torch.device | str = "cpu",
     ) -> None:
+        self.device = torch.device(device)
         self._dtype = dtype
         self._report_progress = report_progress
         self._num_read = 0
@@ -52,7 +58,25 @@ class Weights:
         self._num_read += 1
         if self._report_progress is not None:
             self._report_progress(self._num_read, len(self._file_of))
-        return tensor.to(self._dtype)
+        return tensor.to(self.device, self._dtype)
+
+
+class RandomWeights(Weights):
+    """Whatever is asked for, of noise: to measure with the shapes of a model that is not here."""
+
+    def __init__(self, dtype: torch.dtype, device: torch.device | str = "cpu") -> None:
+        self.device = torch.device(device)
+        self._dtype = dtype
+        self._generator = torch.Generator(self.device).manual_seed(RANDOM_SEED)
+
+    def __contains__(self, name: str) -> bool:
+        return True
+
+    def get(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
+        if len(shape) == 1:
+            return torch.ones(shape, dtype=self._dtype, device=self.device)
+        noise = torch.empty(shape, dtype=self._dtype, device=self.device)
+        return noise.normal_(0.0, shape[-1] ** -0.5, generator=self._generator)
 
 
 def _tensor_files(model_dir: Path) -> dict[str, Path]:

@@ -1,11 +1,14 @@
 """Ops on tensors: `reference` says what each one means; this module checks shapes and picks.
 
-Each op is computed by our compiled kernels (`native/`) where they are there and take these sizes,
-else by torch. Knows nothing of ours; imports torch alone. Invariant: who calls these functions does
-not know which file computes them.
+On a GPU, Triton's kernels (`triton/`) compute each op; on a CPU our compiled ones (`native/`) where
+they are there and take these sizes, else torch. Knows nothing of ours; imports torch alone, and
+triton where a GPU's tensor comes. Invariant: who calls these functions does not know which file
+computes them.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import torch
 
@@ -14,8 +17,10 @@ from kernels.attention_metadata import AttentionMetadata
 from kernels.attention_plan import CpuAttentionPlan, plan_cpu_attention
 from kernels.chunk_attention import AttentionShape, choose_tile_tokens
 from kernels.cpu_attention import cpu_paged_attention
+from kernels.gpu import is_batch_invariant, on_gpu, set_batch_invariant, triton_ops
 from kernels.native import NativeAttentionPlan, native_kernels
 from kernels.row_exact_linear import RowExactLinear, RowPadding
+from kernels.triton.attention_plan import TritonAttentionPlan, plan_triton_attention
 
 __all__ = [
     "AttentionMetadata",
@@ -31,11 +36,12 @@ __all__ = [
     "rms_norm",
     "rotary_and_cache",
     "rotary_embedding",
+    "set_batch_invariant",
     "set_num_threads",
     "silu_and_mul",
 ]
 
-AttentionPlan = CpuAttentionPlan | NativeAttentionPlan
+AttentionPlan = CpuAttentionPlan | NativeAttentionPlan | TritonAttentionPlan
 
 
 def set_num_threads(num_threads: int) -> None:
@@ -52,6 +58,9 @@ def plan_attention(metadata: AttentionMetadata, shape: AttentionShape) -> Attent
     assert metadata.cu_seqlens_q.shape == (num_rows + 1,)
     assert metadata.block_tables.shape[0] == num_rows
     assert metadata.block_tables.shape[1] * shape.block_size >= metadata.max_seqlen_k
+    if on_gpu(metadata.seq_lens):
+        invariant = replace(shape, is_batch_invariant=is_batch_invariant())
+        return plan_triton_attention(metadata, invariant)
     native = native_kernels()
     if native is not None and native.takes_heads(shape):
         return NativeAttentionPlan.of(metadata, shape, native)
@@ -79,6 +88,10 @@ def paged_attention(
     assert value_cache.shape == key_cache.shape
     assert key_cache.is_contiguous()
     assert value_cache.is_contiguous()
+    if isinstance(plan, TritonAttentionPlan):
+        ops = triton_ops()
+        attend = ops.paged_attention if plan.num_splits == 1 else ops.split_kv_attention
+        return attend(query, key_cache, value_cache, plan)
     if isinstance(plan, NativeAttentionPlan):
         return plan.attend(query, key_cache, value_cache)
     return cpu_paged_attention(query, key_cache, value_cache, plan)
@@ -95,12 +108,17 @@ def reshape_and_cache(
     assert key.shape == value.shape
     assert key.shape[1:] == key_cache.shape[2:]
     assert slot_mapping.shape == (key.shape[0],)
+    if on_gpu(key):
+        triton_ops().reshape_and_cache(key, value, key_cache, value_cache, slot_mapping)
+        return
     elementwise.reshape_and_cache(key, value, key_cache, value_cache, slot_mapping)
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """See reference.rms_norm."""
     assert x.shape[-1:] == weight.shape
+    if on_gpu(x):
+        return triton_ops().rms_norm(x, weight, eps)
     native = native_kernels()
     if native is not None and native.takes_rows(x, weight):
         return native.rms_norm(x, weight, eps)
@@ -113,6 +131,8 @@ def add_rms_norm(
     """See reference.add_rms_norm."""
     assert x.shape == residual.shape
     assert x.shape[-1:] == weight.shape
+    if on_gpu(x):
+        return triton_ops().add_rms_norm(x, residual, weight, eps)
     native = native_kernels()
     if native is not None and native.takes_rows(x, weight):
         return native.add_rms_norm(x, residual, weight, eps)
@@ -124,6 +144,8 @@ def rotary_embedding(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> t
     sin the same with its first half negated."""
     assert cos.shape == (x.shape[0], 1, x.shape[2])
     assert sin.shape == cos.shape
+    if on_gpu(x):
+        return triton_ops().rotary_embedding(x, cos, sin)
     return elementwise.rotary_embedding(x, cos, sin)
 
 
@@ -140,7 +162,7 @@ def rotary_and_cache(
     """
     key_cache, value_cache = caches
     num_kv_heads = key_cache.shape[2]
-    native = native_kernels()
+    native = None if on_gpu(qkv) else native_kernels()
     if native is not None and native.takes_rotation(qkv):
         return native.rotary_and_cache(qkv, rotation, caches, slot_mapping)
     rotated = rotary_embedding(qkv[:, :-num_kv_heads], *rotation)
@@ -153,6 +175,8 @@ def rotary_and_cache(
 def silu_and_mul(x: torch.Tensor) -> torch.Tensor:
     """See reference.silu_and_mul."""
     assert x.shape[-1] % 2 == 0
+    if on_gpu(x):
+        return triton_ops().silu_and_mul(x)
     native = native_kernels()
     if native is not None and native.takes_halves(x):
         return native.silu_and_mul(x)

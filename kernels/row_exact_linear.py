@@ -17,6 +17,7 @@ from functools import lru_cache
 import torch
 import torch.nn.functional as F
 
+from kernels.gpu import is_batch_invariant, on_gpu, triton_ops
 from kernels.native import NativeKernels, native_kernels
 
 Product = Callable[[torch.Tensor], torch.Tensor]
@@ -70,7 +71,8 @@ class RowPadding:
 class RowExactLinear:
     """One weight [out_features, in_features], packed where the library can.
 
-    In bfloat16 our own product is used where it is compiled: it is exact as it is written.
+    In bfloat16 our own product is used where it is compiled: it is exact as it is written. On a
+    GPU the library's is used, or our own where rows have to be exact.
     """
 
     def __init__(
@@ -79,8 +81,12 @@ class RowExactLinear:
         bias: torch.Tensor | None = None,
         padding: RowPadding | None = None,
     ) -> None:
-        native = native_kernels() if weight.dtype is torch.bfloat16 else None
         self.in_features, self.dtype = weight.shape[1], weight.dtype
+        if on_gpu(weight):
+            self._product = gpu_product(weight, bias)
+            self.row_counts = RowCounts((), is_exact=is_batch_invariant())
+            return
+        native = native_kernels() if weight.dtype is torch.bfloat16 else None
         if native is not None:
             self._product = native_product(native, weight, bias)
             self.row_counts = RowCounts((), is_exact=True)
@@ -107,6 +113,12 @@ class RowExactLinear:
         if padded_rows == num_rows:
             return self._product(x)
         return self._product(self._padding.pad(x, padded_rows))[:num_rows]
+
+
+def gpu_product(weight: torch.Tensor, bias: torch.Tensor | None) -> Product:
+    if is_batch_invariant():
+        return lambda x: triton_ops().invariant_linear(x, weight, bias)
+    return lambda x: F.linear(x, weight, bias)
 
 
 def native_product(

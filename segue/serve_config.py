@@ -14,6 +14,7 @@ EXECUTOR_FLAGS = (
     *("dtype", "kv_cache_bytes", "num_blocks", "num_cpu_blocks", "num_threads"),
     *("block_size", "max_model_len", "heartbeat_s", "trace_slow_step_ms"),
     *("swap_space_bytes", "speculative_method", "draft_model"),
+    *("device", "deterministic", "load_format", "gpu_memory_utilization"),
 )
 SCHEDULER_FLAGS = (
     *("policy", "log_steps", "block_size", "max_model_len", "lease_ttl_s", "heartbeat_s"),
@@ -68,6 +69,16 @@ class ServeConfig:
         default=None, metadata={"help": "a step that takes longer is always traced"}
     )
     dtype: str | None = field(default=None, metadata={"help": "auto | bfloat16 | float32"})
+    device: str | None = field(default=None, metadata={"help": "auto | cpu | cuda"})
+    deterministic: bool = field(
+        default=False, metadata={"help": "on a GPU: the same bits in any batch"}
+    )
+    load_format: str | None = field(
+        default=None, metadata={"help": "auto | dummy: random weights, to measure with"}
+    )
+    gpu_memory_utilization: float | None = field(
+        default=None, metadata={"help": "share of a GPU's memory for weights and KV cache"}
+    )
     block_size: int = field(default=16, metadata={"help": "tokens in a KV cache block"})
     kv_cache_bytes: int | None = field(default=None, metadata={"help": "of each executor"})
     num_blocks: int | None = field(

@@ -29,7 +29,7 @@ class MixtureOfExperts:
         order = chosen.view(-1).argsort(stable=True)
         counts = torch.bincount(chosen.view(-1), minlength=len(self._experts)).tolist()
         tokens = order // self._num_per_token
-        results = torch.empty(len(order), hidden_size, dtype=hidden_states.dtype)
+        results = hidden_states.new_empty(len(order), hidden_size)
         start = 0
         for expert, count in zip(self._experts, counts, strict=True):
             if count:

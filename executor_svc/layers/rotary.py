@@ -24,13 +24,15 @@ class RotaryConfig:
 
 
 class RotaryTable:
-    def __init__(self, config: RotaryConfig, dtype: torch.dtype) -> None:
+    def __init__(
+        self, config: RotaryConfig, dtype: torch.dtype, device: torch.device | str = "cpu"
+    ) -> None:
         frequencies = _inverse_frequencies(config)
         angles = torch.arange(config.max_positions).float()[:, None] * frequencies
         cos, sin = angles.cos(), angles.sin()
         # [max_positions, 1, head_dim], as kernels.rotary_embedding wants them; 1 for the heads.
-        self._cos = torch.cat([cos, cos], dim=1).to(dtype).unsqueeze(1)
-        self._sin = torch.cat([-sin, sin], dim=1).to(dtype).unsqueeze(1)
+        self._cos = torch.cat([cos, cos], dim=1).to(dtype).unsqueeze(1).to(device)
+        self._sin = torch.cat([-sin, sin], dim=1).to(dtype).unsqueeze(1).to(device)
 
     def lookup(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """cos and sin [num_tokens, 1, head_dim]."""

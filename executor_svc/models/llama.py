@@ -48,7 +48,7 @@ class LlamaModel:
     def __init__(self, config: DecoderConfig, weights: Weights, dtype: torch.dtype) -> None:
         self._config = config
         try:
-            self._rotary = RotaryTable(config.rotary, dtype)
+            self._rotary = RotaryTable(config.rotary, dtype, weights.device)
         except (KeyError, ValueError) as error:
             raise ModelError(f"config.json: {error}") from error
         hidden = (config.hidden_size,)

@@ -19,12 +19,14 @@ WORD = torch.int32
 
 @triton.jit
 def copy_blocks_kernel(
-    target_ptr,  # [num_layers, num_target_blocks, block_words] int32
+    target_ptr,  # [num_layers, num_target_blocks, block_words] int32, of any strides
     source_ptr,  # [num_layers, num_source_blocks, block_words] int32
     target_ids_ptr,  # [num_copies] int32
     source_ids_ptr,  # [num_copies] int32
     target_layer_stride,
     source_layer_stride,
+    target_block_stride,
+    source_block_stride,
     block_words,
     WORDS_AT_ONCE: tl.constexpr,
 ):
@@ -33,15 +35,15 @@ def copy_blocks_kernel(
     layer = tl.program_id(1).to(tl.int64)
     words = tl.program_id(2) * WORDS_AT_ONCE + tl.arange(0, WORDS_AT_ONCE)
     is_inside = words < block_words
-    source = tl.load(source_ids_ptr + copy).to(tl.int64) * block_words
-    target = tl.load(target_ids_ptr + copy).to(tl.int64) * block_words
+    source = tl.load(source_ids_ptr + copy).to(tl.int64) * source_block_stride
+    target = tl.load(target_ids_ptr + copy).to(tl.int64) * target_block_stride
     moved = tl.load(source_ptr + layer * source_layer_stride + source + words, mask=is_inside)
     tl.store(target_ptr + layer * target_layer_stride + target + words, moved, mask=is_inside)
 
 
 def copy_blocks(
     source: torch.Tensor,  # [num_layers, num_source_blocks, …], each block contiguous
-    target: torch.Tensor,  # [num_layers, num_target_blocks, …]
+    target: torch.Tensor,  # [num_layers, num_target_blocks, …], as source
     source_ids: torch.Tensor,  # [num_copies] int32
     target_ids: torch.Tensor,  # [num_copies] int32
 ) -> None:
@@ -59,6 +61,8 @@ def copy_blocks(
         source_ids,
         to_words.stride(0),
         from_words.stride(0),
+        to_words.stride(1),
+        from_words.stride(1),
         block_words,
         WORDS_AT_ONCE=WORDS,
         num_warps=4,
@@ -66,8 +70,7 @@ def copy_blocks(
 
 
 def _as_words(blocks: torch.Tensor) -> torch.Tensor:
-    """[num_layers, num_blocks, words] int32, the same memory."""
+    """[num_layers, num_blocks, words] int32, the same memory; each block contiguous."""
     flat = blocks.flatten(2)
     assert flat.data_ptr() == blocks.data_ptr(), "a block has to be contiguous"
-    assert flat.stride(1) == flat.shape[2]
     return flat.view(WORD)

@@ -51,7 +51,9 @@ POINTERS |= dict.fromkeys(
 POINTERS |= dict.fromkeys(("presence_ptr", "frequency_ptr", "repetition_ptr"), "*fp32")
 POINTERS |= {"top_ps_ptr": "*fp64"}
 # A cache's layer has more elements than 31 bits count.
-SCALARS = {"eps": "fp32", "target_layer_stride": "i64", "source_layer_stride": "i64"}
+SCALARS = {"eps": "fp32"} | {
+    f"{side}_{unit}_stride": "i64" for side in ("target", "source") for unit in ("layer", "block")
+}
 
 # Llama-3, Mistral, Qwen: groups of 4 and 7; Gemma's heads of 256; SmolLM2's group of 3; Phi's 80.
 ATTENTION_SHAPES = [
