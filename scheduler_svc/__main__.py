@@ -31,7 +31,12 @@ from scheduler_svc.readiness import Readiness
 from scheduler_svc.service import SchedulerService
 from scheduler_svc.sessions import Sessions
 from scheduler_svc.store.redis_store import RedisStore, open_store
-from scheduler_svc.store.state_store import StoreError, StoreUnavailable, StoreUnsuitable
+from scheduler_svc.store.state_store import (
+    SCHEMA_VERSION,
+    StoreError,
+    StoreUnavailable,
+    StoreUnsuitable,
+)
 from scheduler_svc.timed_codec import TimedCodec
 from scheduler_svc.tracing.loop_tracer import LoopTracer
 from scheduler_svc.tracing.step_spans import StepTracing
@@ -93,6 +98,9 @@ async def lead(config: SchedulerServiceConfig, parts: Parts, stopping: asyncio.E
     if loaded.is_torn:
         log.error("redis holds a commit that was begun and never done: all state is discarded")
         core.discard(loaded.rows)
+    elif loaded.schema_version != SCHEMA_VERSION:
+        log.warning("rows of schema version %d: requests are kept", loaded.schema_version)
+        core.restore_requests(loaded.rows)
     elif loaded.config_digest in ("", config.digest()):
         core.restore(loaded.rows)
     else:

@@ -12,6 +12,7 @@ from scheduler_svc.core.engine_state import EngineConfig
 from scheduler_svc.core.scheduler_config import SchedulerConfig
 from scheduler_svc.core.three_queue.config import ThreeQueueConfig
 from segue.grpc_tls import TlsConfig
+from segue.version import STATE_SCHEMA_VERSION
 
 HASH_ALGORITHM = "blake2b-16"  # of blocks
 
@@ -145,7 +146,8 @@ class SchedulerServiceConfig(TlsConfig):
         Steps in flight, running requests and block tables were made under the old rules; few of
         these could be kept under others, and none is worth a rule of its own.
         """
-        shaping = f"{self.policy} {self._scheduler_config()} {HASH_ALGORITHM}"
+        rows = f"rows {STATE_SCHEMA_VERSION}"  # of an older scheduler: read as of other settings
+        shaping = f"{self.policy} {self._scheduler_config()} {HASH_ALGORITHM} {rows}"
         return f"{self.policy}-{blake2b(shaping.encode(), digest_size=8).hexdigest()}"
 
     def engine_config(self) -> EngineConfig:

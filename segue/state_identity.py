@@ -1,7 +1,8 @@
 """Says whose state a Redis holds, so that no model is served on another one's.
 
 Knows one hash beside the scheduler's rows; knows nothing about the rows. Invariant: it is written
-where there is none, and never changed: another model, block size or schema needs a fresh state.
+where there is none, and never changed but for the schema: another model or block size, or a schema
+that a scheduler of this version does not read, needs a fresh state.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any, cast
 from redis.exceptions import RedisError
 
 from segue.embedded_redis import RedisUnusable, connect, without_password
+from segue.version import OLDEST_STATE_SCHEMA_VERSION
 
 _NAMES = {
     "model_fingerprint": "another model",
@@ -45,6 +47,9 @@ async def claim_state(url: str, deployment: str, identity: StateIdentity) -> Non
         schema_version = cast("bytes | None", await client.hget(f"{tag}:meta", "schema_version"))
         if schema_version is not None:
             found["schema_version"] = schema_version.decode()
+        version = int(found.get("schema_version", identity.schema_version))
+        if OLDEST_STATE_SCHEMA_VERSION <= version < identity.schema_version:
+            found.pop("schema_version", None)
         mismatches = [
             name for name in expected if found.get(name, expected[name]) != expected[name]
         ]

@@ -6,5 +6,7 @@ from typing import Final
 
 VERSION: Final = "0.1.0"
 
-# Of the rows in Redis (docs/state.md): another number is another format, which nothing reads.
-STATE_SCHEMA_VERSION: Final = 1
+# Of the rows in Redis (docs/state.md). Of an older one, down to the oldest, requests and their
+# output are read; a newer one is refused.
+STATE_SCHEMA_VERSION: Final = 2
+OLDEST_STATE_SCHEMA_VERSION: Final = 1

@@ -24,6 +24,7 @@ from scheduler_svc.store.state_store import (
     StateStore,
     StoreSight,
     StoreUnavailable,
+    require_readable,
 )
 
 T = TypeVar("T")
@@ -80,8 +81,9 @@ class MemoryState:
         is_ours = held is None or held.scheduler_id == candidate.scheduler_id
         if held is not None and held.expires_in_ms > 0 and not is_ours:
             return held
-        self._candidates[candidate.leader_id] = candidate
         meta = self.meta or Meta()
+        require_readable(meta.schema_version)
+        self._candidates[candidate.leader_id] = candidate
         is_repeated = meta.leader_id == candidate.leader_id and meta.epoch > candidate.above
         epoch = meta.epoch if is_repeated else max(meta.epoch, candidate.above) + 1
         self._record(
@@ -202,6 +204,7 @@ class MemoryState:
             begun=commit.id,
             done=commit.id,
             lease_until_ms=self._now_ms() + lease_ttl_ms,
+            schema_version=SCHEMA_VERSION,
             config_digest=self._config_digest,
             now_unix_ms=commit.now_unix_ms,
         )

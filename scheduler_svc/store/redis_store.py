@@ -25,7 +25,9 @@ from scheduler_svc.store.state_store import (
     StateStore,
     StoreSight,
     StoreUnavailable,
+    require_readable,
 )
+from segue.version import OLDEST_STATE_SCHEMA_VERSION
 
 WAIT_MS = 1000  # for a replica's disk; longer is "unknown", and the commit is sent again
 KEYS_PER_BATCH = 256
@@ -93,9 +95,12 @@ class RedisStore(StateStore):
             candidate.above,
             SCHEMA_VERSION,
             self._namespace,
+            OLDEST_STATE_SCHEMA_VERSION,
         )
         answer = await self._connection.run(self._acquire, [self._keys.meta], arguments)
         verdict, *values = [value.decode() for value in answer]
+        if verdict == "unreadable":
+            require_readable(int(values[0]))
         if verdict == "held":
             scheduler_id, address, epoch, leader_id, expires_in_ms = values
             return LeaseHeld(
@@ -131,6 +136,7 @@ class RedisStore(StateStore):
             self._config_digest,
             self._namespace,
             operations,
+            SCHEMA_VERSION,
         )
         answer = await self._connection.run(self._commit, keys, arguments)
         outcome, epoch, leader_id, scheduler_id, address, last = [v.decode() for v in answer]

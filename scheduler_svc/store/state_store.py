@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from enum import Enum
 
 from scheduler_svc.core.rows import Commit, CommitId, Rows
+from segue.version import OLDEST_STATE_SCHEMA_VERSION, STATE_SCHEMA_VERSION
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = STATE_SCHEMA_VERSION
 
 
 class StoreError(Exception):
@@ -108,6 +109,20 @@ class StoreSight:
     leader: LeaseHeld | None  # None: no leader has ever been here, or the store was wiped
 
 
+def require_readable(schema_version: int) -> None:
+    """Raises StoreUnsuitable where rows of this version are not to be touched."""
+    if schema_version > SCHEMA_VERSION:
+        raise StoreUnsuitable(
+            f"the state has schema version {schema_version}, and this scheduler knows "
+            f"{SCHEMA_VERSION}: start a newer scheduler, or discard the state"
+        )
+    if schema_version < OLDEST_STATE_SCHEMA_VERSION:
+        raise StoreUnsuitable(
+            f"the state has schema version {schema_version}, and this scheduler reads none before "
+            f"{OLDEST_STATE_SCHEMA_VERSION}: start an older scheduler, or discard the state"
+        )
+
+
 class StateStore(ABC):
     """Every verb raises `StoreUnavailable` when it can not know what happened. All of them may
     be repeated with the same arguments: a late first try then changes nothing more."""
@@ -130,7 +145,8 @@ class StateStore(ABC):
 
         The same `scheduler_id` takes its lease back at once; another waits for its end. The new
         epoch is above the stored one and above `candidate.above`. Rows and last commit stay as
-        they are. Repeated with the same `leader_id` it is the same acquisition.
+        they are. Repeated with the same `leader_id` it is the same acquisition. Raises
+        `StoreUnsuitable`, and changes nothing, where the rows are of a version not read here.
         """
 
     @abstractmethod

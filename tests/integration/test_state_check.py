@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -12,40 +11,19 @@ import pytest
 import redis
 
 from scheduler_svc.check_state import look
-from scheduler_svc.core.rows import Commit, CommitId, Delta, Key, Rows, Table
-from scheduler_svc.store.redis_store import open_store
-from scheduler_svc.store.state_store import LeaseCandidate
+from scheduler_svc.core.rows import Rows
 from tests.redis_process import RedisProcess, redis_binary, valkey_binary
-from tests.sim.checkers import Checkers
-from tests.sim.simulation import simulate
 from tests.source_tree import ROOT
+from tests.stored_state import put, simulated_rows
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(120), pytest.mark.slow]
 
-SEED = 3
 STEM = "{segue:default}:n1:"
 
 
 @pytest.fixture(scope="module")
 def rows() -> Rows:
-    """The state of one world in which most requests ran, with steps in flight."""
-    kept: list[tuple[int, Rows]] = []
-    original = Checkers._check_rows
-
-    def keep(self: Checkers, leader: Any) -> None:
-        stored = self.cluster.redis.state.all_rows()
-        running = [len(r) for key, r in stored.ranks.items() if key.table is Table.LANE_RUNNING]
-        steps = [key for key, r in stored.hashes.items() if key.table is Table.LANE_STEPS and r]
-        if steps and stored.ranks.get(Key(Table.FINISHED)):
-            kept.append((sum(running), copy.deepcopy(stored)))
-        original(self, leader)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Checkers, "_check_rows", keep)
-        simulate(SEED)
-    count, best = max(kept, key=lambda one: one[0])
-    assert count > 1
-    return best
+    return simulated_rows()
 
 
 @pytest.fixture(scope="module")
@@ -63,15 +41,7 @@ async def client(server: RedisProcess, rows: Rows) -> Any:
     """Of a server that holds `rows`, as a scheduler has committed them."""
     client: Any = redis.Redis.from_url(server.url, decode_responses=True)
     client.flushall()
-    store = open_store(server.url, "default", config_digest="unified-0")
-    await store.acquire(LeaseCandidate("s0", "A", "s0:1", 3000))
-    delta = Delta(
-        fields=rows.hashes,
-        ranks=rows.ranks,
-        writes={key: (0, value) for key, value in rows.strings.items()},
-    )
-    await store.commit(Commit(CommitId(1, "A", 1), None, delta, 1), 3000)
-    await store.close()
+    await put(rows, server.url)
     return client
 
 

@@ -8,6 +8,7 @@
 -- ARGV[11] operations: msgpack of {groups, arguments}. Four entries of `groups` are a command, the
 --          index of its first key, for how many keys in a row, and the number of arguments of each;
 --          `arguments` are those of all commands, one after another
+-- ARGV[12] schema_version; it is part of what config_digest is made of, so both change together
 --
 -- Returns {outcome, epoch, leader_id, scheduler_id, address, last commit}, as meta is afterwards;
 --          outcome: applied | duplicate | fenced | lost. Fenced and lost change nothing.
@@ -123,7 +124,7 @@ if stored_epoch < epoch or stored[2] ~= leader_id then
   stored[1], stored[2], stored[3], stored[4] = ARGV[1], leader_id, ARGV[3], ARGV[4]
 end
 if stored[7] ~= ARGV[9] then
-  redis.call('HSET', meta, 'config_digest', ARGV[9])
+  redis.call('HSET', meta, 'config_digest', ARGV[9], 'schema_version', ARGV[12])
 end
 last = this
 redis.call('HSET', meta, 'begun', this, 'lease_until_ms', lease_until_ms,
