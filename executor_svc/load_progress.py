@@ -18,14 +18,16 @@ class LoadProgress:
     """Use as a context; call it with (tensors read, tensors in all)."""
 
     def __init__(self, model: Path) -> None:
-        self._bar: tqdm[Any] = tqdm(
-            desc=f"loading {model.name}", unit="tensors", total=0, file=sys.stderr, mininterval=0.1
-        )
+        self._model = model
+        self._bar: tqdm[Any] | None = None  # where nothing is read, an error is the only line
 
     def __enter__(self) -> LoadProgress:
         return self
 
     def __call__(self, num_read: int, num_tensors: int) -> None:
+        if self._bar is None:
+            name = f"loading {self._model.name}"
+            self._bar = tqdm(desc=name, unit="tensors", file=sys.stderr, mininterval=0.1)
         self._bar.total = num_tensors
         self._bar.update(num_read - self._bar.n)
 
@@ -35,4 +37,5 @@ class LoadProgress:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._bar.close()
+        if self._bar is not None:
+            self._bar.close()
