@@ -40,6 +40,7 @@ FILES = ("pyproject.toml", "README.md", "LICENSE", "requirements*.in")
 OLD, NEW = "kernels", "segue_kernels"
 IMPORT_FROM = re.compile(rf"^(\s*)from {OLD}(?=[. ])", re.MULTILINE)
 IMPORT = re.compile(rf"^(\s*)import {OLD}$", re.MULTILINE)
+BY_NAME = re.compile(rf"(?<=import_module\(\"){OLD}(?=[.\"])")
 COMMAND = re.compile(rf"(?<=python -m ){OLD}(?=\.)")
 
 
@@ -78,6 +79,7 @@ def renamed(text: str, name: str) -> str:
     """A module's text, importing `segue_kernels` instead. Raises UnknownImport."""
     text = IMPORT_FROM.sub(rf"\1from {NEW}", text)
     text = IMPORT.sub(rf"\1import {NEW} as {OLD}", text)
+    text = BY_NAME.sub(NEW, text)
     text = COMMAND.sub(NEW, text)
     for node in ast.walk(ast.parse(text)):
         if any(one == OLD or one.startswith(f"{OLD}.") for one in _modules_named(node)):

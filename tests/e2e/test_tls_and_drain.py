@@ -53,11 +53,7 @@ class Cluster:
     def start(self) -> None:
         self._redis()
         health = [f"127.0.0.1:{port}" for port in self.health_ports]
-        self._service(
-            *("scheduler", "scheduler_svc", self.authority.issue(SCHEDULER_NAME)),
-            *("--listen", f"127.0.0.1:{self.scheduler_port}", "--redis-url", self._redis_url()),
-            *("--no-has-peers", "--health-listen", health[2]),
-        )
+        self.start_scheduler()
         for i, port in enumerate(self.executor_ports):
             self._service(
                 *(f"executor-{i}", "executor_svc", self.authority.issue(EXECUTOR_NAME)),
@@ -70,6 +66,14 @@ class Cluster:
             *("gateway", "gateway_svc", self.authority.issue("segue-gateway")),
             *("--port", str(self.http_port), "--model", str(self._model)),
             *("--schedulers", self.scheduler),
+        )
+
+    def start_scheduler(self, *flags: str) -> None:
+        """Also in the place of one that has ended."""
+        self._service(
+            *("scheduler", "scheduler_svc", self.authority.issue(SCHEDULER_NAME)),
+            *("--listen", f"127.0.0.1:{self.scheduler_port}", "--redis-url", self._redis_url()),
+            *("--no-has-peers", "--health-listen", f"127.0.0.1:{self.health_ports[2]}", *flags),
         )
 
     @property
@@ -193,3 +197,24 @@ def test_a_drained_executors_stream_goes_on_elsewhere(cluster: Cluster) -> None:
         "an executor without a scheduler is alive and not ready",
     )
     assert health(cluster.health_ports[other], "") == "SERVING"
+
+
+def test_a_scheduler_with_other_settings_goes_on_with_the_stream(cluster: Cluster) -> None:
+    """How the configuration of a running deployment is changed (docs/configuration.md)."""
+    body = {"model": "hand", "prompt": PROMPT, "max_tokens": NUM_TOKENS, "temperature": 0}
+    body |= {"stream": True, "ignore_eos": True, "return_token_ids": True}
+    tokens: list[int] = []
+    num_before = 0
+    with httpx.stream("POST", f"{cluster.url}/v1/completions", json=body, timeout=60) as response:
+        assert response.status_code == 200
+        for line in response.iter_lines():
+            if line.startswith("data: {"):
+                tokens += json.loads(line.removeprefix("data: "))["choices"][0]["token_ids"]
+            if not num_before and len(tokens) > 5:
+                num_before = len(tokens)
+                cluster.processes["scheduler"].terminate()
+                assert cluster.processes["scheduler"].wait(20) == 0
+                cluster.start_scheduler("--max-num-batched-tokens", "64", "--max-num-seqs", "4")
+    assert 0 < num_before < NUM_TOKENS
+    assert tokens == undisturbed()
+    assert "configuration changed" in cluster.log_path("scheduler").read_text()

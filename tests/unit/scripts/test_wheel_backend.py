@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from scripts.wheel_backend import UnknownImport, renamed
+from scripts.wheel_backend import UnknownImport, renamed, stage
 from tests.source_tree import ROOT
 
 
@@ -17,6 +19,7 @@ from tests.source_tree import ROOT
         ("if x:\n    from kernels.a import b\n", "if x:\n    from segue_kernels.a import b\n"),
         ('"""`python -m kernels.native`"""\n', '"""`python -m segue_kernels.native`"""\n'),
         ("kernels.run('segue.kernels')\n", "kernels.run('segue.kernels')\n"),
+        ('import_module("kernels.a")\n', 'import_module("segue_kernels.a")\n'),
         ("from kernels_of import a\n", "from kernels_of import a\n"),
     ],
 )
@@ -31,6 +34,12 @@ def test_imports_are_renamed(text: str, expected: str) -> None:
 def test_what_can_not_be_renamed_is_refused_with_its_line(text: str) -> None:
     with pytest.raises(UnknownImport, match=r"a\.py:2"):
         renamed(f"\n{text}\n", "a.py")
+
+
+def test_the_tree_as_it_is_can_be_renamed(tmp_path: Path) -> None:
+    stage(ROOT, tmp_path)
+    assert (tmp_path / "segue_kernels" / "reference.py").exists()
+    assert not (tmp_path / "kernels").exists()
 
 
 def lines(name: str) -> set[str]:
