@@ -7,7 +7,7 @@ from dataclasses import fields
 import pytest
 
 from scheduler_svc.config import SchedulerServiceConfig
-from segue.passed_on_flags import FlagRefused, check_passed_on
+from segue.passed_on_flags import FlagRefused, check_passed_on, flags_in_file
 from segue.serve_config import PASSED_ON_FLAGS, SCHEDULER_FLAGS, ServeConfig
 
 NOT_FOR_A_USER_OF_SERVE = {
@@ -42,3 +42,10 @@ def test_a_name_that_is_not_known_is_refused_with_advice(argument: str, advice: 
         check_passed_on(["--max-num-seqs", "7", argument])
     name = argument.partition("=")[0]
     assert str(refused.value).startswith(f"unknown argument {name}; {advice}")
+
+
+def test_a_file_says_what_is_passed_on_and_a_variable_beats_it() -> None:
+    stored = {"max_num_seqs": "4", "enable_prefix_caching": False, "watermark": "0.1", "port": "1"}
+    flags = flags_in_file(stored, {"SEGUE_WATERMARK": "0.2"})
+    assert sorted(flags) == ["--max-num-seqs=4", "--no-enable-prefix-caching"]
+    check_passed_on(flags)
