@@ -132,7 +132,9 @@ class GpuStep:
     def _record(self, size: int, inputs: dict[str, torch.Tensor]) -> Callable[[], torch.Tensor]:
         longest = self._max_blocks * self._kv_cache.block_size
         metadata = AttentionMetadata(
-            *(inputs[name] for name in ("cu_seqlens_q", "seq_lens", "block_tables")),
+            inputs["cu_seqlens_q"],
+            inputs["seq_lens"],
+            inputs["block_tables"],
             inputs["slot_mapping"],
             max_seqlen_q=1,
             max_seqlen_k=longest,

@@ -53,9 +53,13 @@ class PagedBatch:
             max(context for _, context in rows),
         )
         one = self.on_cpu
-        parts = (one.cu_seqlens_q, one.seq_lens, one.block_tables, one.slot_mapping)
         self.metadata = AttentionMetadata(
-            *(part.to(DEVICE) for part in parts), one.max_seqlen_q, one.max_seqlen_k
+            one.cu_seqlens_q.to(DEVICE),
+            one.seq_lens.to(DEVICE),
+            one.block_tables.to(DEVICE),
+            one.slot_mapping.to(DEVICE),
+            one.max_seqlen_q,
+            one.max_seqlen_k,
         )
 
     def attend(self) -> torch.Tensor:

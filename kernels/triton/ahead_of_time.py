@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -114,7 +115,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="parts of names, comma separated")
     parser.add_argument("--json", action="store_true", help="print JSON, not a table")
     arguments = parser.parse_args()
-    if triton.knobs.runtime.interpret:
+    if os.environ.get("TRITON_INTERPRET", "0") != "0":
         print("TRITON_INTERPRET is set: there is nothing to compile")
         return 2
     targets = [int(target) for target in arguments.targets.split(",")]

@@ -33,7 +33,7 @@ from kernels.triton.verify_drafts import verify_drafts_kernel
 TRITON_DTYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 BF16 = torch.bfloat16
 # What is not of the model's dtype, by the name of its argument.
-POINTERS = dict.fromkeys(
+POINTERS: dict[str, str] = dict.fromkeys(
     ("tables_ptr", "cu_seqlens_q_ptr", "seq_lens_ptr", "target_ids_ptr", "source_ids_ptr"), "*i32"
 )
 POINTERS |= dict.fromkeys(
