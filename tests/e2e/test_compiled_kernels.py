@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.kernels.compiled_kernels import assert_fits, compiled
+from tests.kernels.compiled_kernels import NEEDS_TRITON, assert_fits, compiled
 
-pytest.importorskip("triton", reason="triton has no wheel for this machine")
+pytestmark = NEEDS_TRITON
 
 OTHERS = ("rms", "rotary", "silu", "cache", "merge", "tok", "pen", "verify", "copy", "linear")
 

@@ -6,6 +6,7 @@ process. Invariant: both targets are always among what it looks at.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -14,6 +15,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+# Not pytest.importorskip: triton must not be imported here before the interpreter's tests do it.
+NEEDS_TRITON = pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None, reason="triton has no wheel for this machine"
+)
 ROOT = Path(__file__).resolve().parents[2]
 # Per block of threads: A100's limit, H100's.
 SHARED_LIMITS = {80: 163 * 1024, 90: 227 * 1024}

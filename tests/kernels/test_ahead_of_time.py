@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.kernels.compiled_kernels import assert_fits, compiled
+from tests.kernels.compiled_kernels import NEEDS_TRITON, assert_fits, compiled
 
-pytest.importorskip("triton", reason="triton has no wheel for this machine")
+pytestmark = NEEDS_TRITON
 
 
 # Qwen2's heads, seven to a group. tests/e2e/test_compiled_kernels.py compiles the others.

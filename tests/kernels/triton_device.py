@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import os
 import pkgutil
+import sys
 from typing import Any
 
 import pytest
@@ -32,6 +33,8 @@ def _import_kernels() -> None:
 
 
 def _import_interpreted() -> None:
+    # Its own functions are defined then, for the interpreter or for good: it can not be undone.
+    assert "triton" not in sys.modules, "a test module has imported triton before the interpreter"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRITON_INTERPRET", "1")
         _import_kernels()
