@@ -117,7 +117,7 @@ def _read_lane(page: Readings, lane: Lane) -> None:
     if lane.policy is None or lane.capacity is None:
         return
     engine, capacity = lane.executor_id, lane.capacity
-    num_usable, num_free = capacity.num_blocks - 1, lane.policy.num_free_blocks()
+    num_usable, num_free = lane.policy.num_usable_blocks(), lane.policy.num_free_blocks()
     page.set("segue:kv_blocks_usable", num_usable, engine=engine)
     page.set("segue:kv_blocks_free", num_free, engine=engine)
     usage = 1 - num_free / num_usable if num_usable else 0

@@ -52,5 +52,5 @@ def _lane_status(
         num_waiting=num_waiting,
         num_swapped=queues.count(QueueName.SWAPPED),
         num_free_blocks=lane.policy.num_free_blocks() if lane.policy is not None else 0,
-        num_usable_blocks=lane.capacity.num_blocks - 1 if lane.capacity is not None else 0,
+        num_usable_blocks=lane.policy.num_usable_blocks() if lane.policy is not None else 0,
     )

@@ -159,6 +159,10 @@ class SchedulingPolicy(ABC):
     @abstractmethod
     def num_free_blocks(self) -> int: ...
 
+    def num_usable_blocks(self) -> int:
+        """How many are free when nothing runs: block 0 is nobody's."""
+        return self.config.num_usable_blocks
+
     @abstractmethod
     def num_waiting(self) -> int: ...
 

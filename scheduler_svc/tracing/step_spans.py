@@ -222,8 +222,8 @@ class StepSpans:
         self._tracer.record(EndedSpan(name, context, root, *interval, about))
 
     def _attributes(self, step: OpenStep, rows: list[Row]) -> dict[str, AttributeValue]:
-        capacity = step.lane.capacity
-        num_usable = capacity.num_blocks - 1 if capacity is not None else 0
+        policy = step.lane.policy
+        num_usable = policy.num_usable_blocks() if policy is not None else 0
         attributes = step_attributes(step.plan, rows, num_usable)
         attributes[names.LANE] = step.lane.executor_id
         attributes[names.POLICY] = self._tracing.policy

@@ -173,6 +173,9 @@ class ThreeQueueScheduler(SchedulingPolicy):
     def num_free_blocks(self) -> int:
         return self.lane.tables.gpu.num_free
 
+    def num_usable_blocks(self) -> int:
+        return len(self.lane.tables.gpu.blocks)  # block 0 is one like the others (V0)
+
     def num_waiting(self) -> int:
         return len(self.lane.waiting)
 
