@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway_svc.api_error import ApiError
-from gateway_svc.call import Call, CallKind
+from gateway_svc.call import Call
 from gateway_svc.live_call import LiveCall
 from segue.tracing import names
 from segue.tracing.ended_span import AttributeValue, EndedSpan
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 KEY = "segue.call_span"
 TRACED = ("/v1/completions", "/v1/chat/completions", "/v1/streams/")
-OPERATIONS = {CallKind.CHAT: "chat", CallKind.COMPLETION: "text_completion"}
 SERVER_ERROR = 500
 
 
@@ -163,8 +162,8 @@ def note_error(scope: Scope, error: ApiError) -> None:
 def _call_attributes(call: Call) -> dict[str, AttributeValue]:
     shape, params = call.shape, call.submissions[0].sampling_params
     attributes: dict[str, AttributeValue] = {
-        names.GEN_AI_OPERATION_NAME: OPERATIONS[shape.kind],
-        names.GEN_AI_PROVIDER_NAME: "segue",
+        names.GEN_AI_OPERATION_NAME: names.operation_name(shape.kind.value),
+        names.GEN_AI_PROVIDER_NAME: names.PROVIDER,
         names.GEN_AI_REQUEST_MODEL: shape.model,
         names.GEN_AI_REQUEST_STREAM: shape.is_stream,
         names.GEN_AI_REQUEST_MAX_TOKENS: params.max_tokens,

@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import json
 import sys
+from collections.abc import Coroutine
 from typing import Any
 
 from scheduler_svc.store.redis_connection import RedisConnection
@@ -44,8 +45,13 @@ def main() -> int:
     parser.add_argument("--redis-url", required=True)
     parser.add_argument("--durability", default="everysec", choices=[d.value for d in Durability])
     args = parser.parse_args()
+    return tell(look(args.redis_url, Durability(args.durability)))
+
+
+def tell(seen: Coroutine[Any, Any, object]) -> int:
+    """Prints it as JSON, or what is wrong as one line; the exit code."""
     try:
-        print(json.dumps(asyncio.run(look(args.redis_url, Durability(args.durability)))))
+        print(json.dumps(asyncio.run(seen)))
     except (StoreError, ValueError) as error:
         print(str(error).partition("\n")[0], file=sys.stderr)
         return 1

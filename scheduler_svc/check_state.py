@@ -7,11 +7,10 @@ object. Invariant: writes nothing; exit code 1, with one line on stderr, where n
 from __future__ import annotations
 
 import argparse
-import asyncio
-import json
 import sys
 from typing import Any
 
+from scheduler_svc.check_redis import tell
 from scheduler_svc.core.rows import Key, Rows, Table
 from scheduler_svc.state_checks import violations
 from scheduler_svc.store.redis_store import open_store
@@ -52,12 +51,7 @@ def main() -> int:
     parser.add_argument("--redis-url", required=True)
     parser.add_argument("--deployment", default="default")
     args = parser.parse_args()
-    try:
-        print(json.dumps(asyncio.run(look(args.redis_url, args.deployment))))
-    except (StoreError, ValueError) as error:
-        print(str(error).partition("\n")[0], file=sys.stderr)
-        return 1
-    return 0
+    return tell(look(args.redis_url, args.deployment))
 
 
 if __name__ == "__main__":

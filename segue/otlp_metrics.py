@@ -18,11 +18,10 @@ from opentelemetry.sdk.metrics.export import MetricExporter, PeriodicExportingMe
 from opentelemetry.sdk.resources import SERVICE_NAME, Resource
 
 from segue.instruments import INSTRUMENTS
+from segue.tracing import names
 from segue.version import VERSION
 
 log = logging.getLogger("segue.gateway")
-OPERATIONS = {"chat": "chat", "completion": "text_completion"}
-PROVIDER = "segue"
 SERVICE_VARIABLE, SERVICE = "OTEL_SERVICE_NAME", "segue-gateway"
 SHUTDOWN_TIMEOUT_MS = 1000
 ENDPOINT = "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"
@@ -74,12 +73,12 @@ class GenAiMeter:
         key = (kind, model, error)
         if key not in self._attributes:
             attributes = {
-                "gen_ai.operation.name": OPERATIONS[kind],
-                "gen_ai.provider.name": PROVIDER,
-                "gen_ai.request.model": model,
-                "gen_ai.response.model": model,
+                names.GEN_AI_OPERATION_NAME: names.operation_name(kind),
+                names.GEN_AI_PROVIDER_NAME: names.PROVIDER,
+                names.GEN_AI_REQUEST_MODEL: model,
+                names.GEN_AI_RESPONSE_MODEL: model,
             }
-            self._attributes[key] = attributes | ({"error.type": error} if error else {})
+            self._attributes[key] = attributes | ({names.ERROR_TYPE: error} if error else {})
         return self._attributes[key]
 
 

@@ -6,7 +6,6 @@ pid that was started, before the next one starts; its output is in a file that a
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 import time
@@ -17,10 +16,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from segue.serve_plan import LOOPBACK, free_ports
+
 READY_TIMEOUT_S = 600.0
 STOP_TIMEOUT_S = 30.0
 POLL_S = 0.2
-LOOPBACK = "127.0.0.1"
 
 
 class PeerFailed(Exception):
@@ -65,7 +65,7 @@ def vllm(python: str, model: Path) -> Peer:
 @contextmanager
 def running(peer: Peer, log: Path) -> Generator[str]:
     """Its address, while it runs."""
-    port = _free_port()
+    (port,) = free_ports(1)
     command = [part.format(port=port) for part in peer.command]
     with log.open("ab") as out:
         try:
@@ -111,9 +111,3 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 def _last_line(log: Path) -> str:
     lines: Sequence[str] = log.read_text(errors="replace").strip().splitlines()
     return lines[-1] if lines else "it said nothing"
-
-
-def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind((LOOPBACK, 0))
-        return one.getsockname()[1]

@@ -10,7 +10,7 @@ import csv
 import gzip
 import json
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
@@ -93,19 +93,25 @@ def read_trace(
     raise WorkloadError(f"{path}: neither .csv nor .jsonl, with or without .gz")
 
 
-def _read_azure(
-    file: IO[str], limit: int, scale: TraceScale, source: PromptSource
-) -> list[BenchRequest]:
-    """TIMESTAMP, ContextTokens, GeneratedTokens; nothing is known of shared text."""
-    rng, requests = source.random(), list[BenchRequest]()
+def azure_rows(file: IO[str], limit: int | None) -> Iterator[tuple[float, int, int]]:
+    """Seconds since the first request, tokens of its prompt, tokens of its answer."""
     first: datetime | None = None
     for row in islice(csv.DictReader(file), limit):
         # strptime reads six decimals, the trace has seven
         time = datetime.strptime(row["TIMESTAMP"][:26], AZURE_TIME_FORMAT)  # noqa: DTZ007
         first = first or time
-        prompt = source.prompt(rng, _scaled(int(row["ContextTokens"]), scale.length))
-        arrival_s = (time - first).total_seconds() * scale.time
-        requests.append(_limited(prompt, int(row["GeneratedTokens"]), arrival_s, scale))
+        arrival_s = (time - first).total_seconds()
+        yield arrival_s, int(row["ContextTokens"]), int(row["GeneratedTokens"])
+
+
+def _read_azure(
+    file: IO[str], limit: int, scale: TraceScale, source: PromptSource
+) -> list[BenchRequest]:
+    """Lengths and times alone; nothing is known of shared text."""
+    rng, requests = source.random(), list[BenchRequest]()
+    for arrival_s, prompt_tokens, output_tokens in azure_rows(file, limit):
+        prompt = source.prompt(rng, _scaled(prompt_tokens, scale.length))
+        requests.append(_limited(prompt, output_tokens, arrival_s * scale.time, scale))
     return requests
 
 

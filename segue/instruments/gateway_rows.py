@@ -26,11 +26,14 @@ from segue.instruments.instrument import (
     gauge,
     histogram,
 )
+from segue.tracing import names
 
 GATEWAY = Service.GATEWAY
 GEN_AI = (
-    *("gen_ai.operation.name", "gen_ai.provider.name", "gen_ai.request.model"),
-    "gen_ai.response.model",
+    names.GEN_AI_OPERATION_NAME,
+    names.GEN_AI_PROVIDER_NAME,
+    names.GEN_AI_REQUEST_MODEL,
+    names.GEN_AI_RESPONSE_MODEL,
 )
 
 VLLM_GATEWAY = (
@@ -137,7 +140,7 @@ OTLP_GATEWAY = (
         "gen_ai.server.request.duration",
         Kind.HISTOGRAM,
         "Seconds from a choice's arrival to its end.",
-        (*GEN_AI, "error.type"),
+        (*GEN_AI, names.ERROR_TYPE),
         GEN_AI_REQUEST_S,
         is_otlp=True,
     ),

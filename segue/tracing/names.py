@@ -11,6 +11,8 @@ from typing import Final
 
 SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.44.0"
 
+PROVIDER: Final = "segue"  # a value: who answers, in GenAI's words
+
 # GenAI
 GEN_AI_OPERATION_NAME: Final = "gen_ai.operation.name"
 GEN_AI_PROVIDER_NAME: Final = "gen_ai.provider.name"
@@ -106,3 +108,8 @@ SPAN_EXECUTE_MODEL: Final = "execute_model"
 SERVICE_GATEWAY: Final = "segue-gateway"
 SERVICE_SCHEDULER: Final = "segue-scheduler"
 SERVICE_EXECUTOR: Final = "segue-executor"
+
+
+def operation_name(kind: str) -> str:
+    """GenAI's word for a kind of call, which is "chat" or "completion"."""
+    return "text_completion" if kind == "completion" else kind

@@ -1,19 +1,19 @@
 """A closed loop of streaming completions: each stream asks again as soon as it was answered.
 
-Knows what is asked for; the client is `segue bench`'s.
-Invariant: a stream that is not answered in full is an error, so no figure comes of half a run.
+Knows what is asked for; client and loop are `segue bench`'s. Invariant: a stream that is not
+answered in full is an error, so no figure comes of half a run.
 """
 
 from __future__ import annotations
 
-import asyncio
 import random
-import time
 from dataclasses import dataclass
-from typing import Any
 
 from segue.bench.figures import percentile
-from segue.bench.openai_stream import Answer, complete
+from segue.bench.load import Target
+from segue.bench.load import run_closed_loop as load_server
+from segue.bench.openai_stream import Answer
+from segue.bench.workload import BenchRequest
 
 __all__ = ["Answer", "Load", "LoopResult", "percentile", "run_closed_loop"]
 
@@ -29,17 +29,12 @@ class Load:
     prompt_tokens: int = 128
     output_tokens: int = 128
 
-    def bodies(self, rng: random.Random) -> list[dict[str, Any]]:
+    def requests(self, rng: random.Random) -> list[BenchRequest]:
         return [
-            {
-                "model": self.model,
-                "prompt": [rng.randrange(self.vocab_size) for _ in range(self.prompt_tokens)],
-                "max_tokens": self.output_tokens,
-                "temperature": 0,
-                "ignore_eos": True,
-                "stream": True,
-                "stream_options": {"include_usage": True},
-            }
+            BenchRequest(
+                tuple(rng.randrange(self.vocab_size) for _ in range(self.prompt_tokens)),
+                self.output_tokens,
+            )
             for _ in range(self.num_streams * self.requests_per_stream)
         ]
 
@@ -63,18 +58,11 @@ class LoopResult:
 
 
 async def run_closed_loop(url: str, load: Load, seed: int) -> LoopResult:
-    bodies = load.bodies(random.Random(seed))
-    answers: list[Answer] = []
-
-    async def stream(index: int) -> None:
-        for body in bodies[index :: load.num_streams]:
-            answer = await complete(url, body)
-            if answer.num_tokens != load.output_tokens:
-                raise RuntimeError(f"{answer.num_tokens} tokens of {load.output_tokens} came")
-            answers.append(answer)
-
-    started = time.perf_counter()
-    async with asyncio.TaskGroup() as group:
-        for index in range(load.num_streams):
-            group.create_task(stream(index))
-    return LoopResult(time.perf_counter() - started, answers)
+    requests = load.requests(random.Random(seed))
+    found = await load_server(Target(url, load.model), requests, load.num_streams)
+    if found.failures:
+        raise RuntimeError(found.failures[0])
+    for answer in found.answers:
+        if answer.num_tokens != load.output_tokens:
+            raise RuntimeError(f"{answer.num_tokens} tokens of {load.output_tokens} came")
+    return LoopResult(found.seconds, found.answers)

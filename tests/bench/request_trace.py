@@ -6,17 +6,15 @@ no two prompts begin alike, since the trace says nothing about shared text.
 
 from __future__ import annotations
 
-import csv
 import gzip
 from dataclasses import dataclass
-from datetime import datetime
 from itertools import accumulate
 from pathlib import Path
 
+from segue.bench.workload import azure_rows
 from segue.types import SamplingParams, Submission
 
 TRACE = Path(__file__).parent / "data" / "azure_llm_2023_conv_1000.csv.gz"
-TIME_FORMAT = "%Y-%m-%d %H:%M:%S.%f"
 MAX_TOKENS = 1000  # the longest answers of the whole trace, 11 of its 19,366
 EOS = 2
 
@@ -38,17 +36,7 @@ class Load:
 
 def read_trace(path: Path = TRACE, *, limit: int | None = None) -> list[TracedRequest]:
     with gzip.open(path, "rt") as file:
-        rows = list(csv.DictReader(file))[:limit]
-    # strptime reads six decimals, the trace has seven
-    times = [datetime.strptime(row["TIMESTAMP"][:26], TIME_FORMAT) for row in rows]  # noqa: DTZ007
-    return [
-        TracedRequest(
-            (time - times[0]).total_seconds(),
-            int(row["ContextTokens"]),
-            int(row["GeneratedTokens"]),
-        )
-        for time, row in zip(times, rows, strict=True)
-    ]
+        return [TracedRequest(*row) for row in azure_rows(file, limit)]
 
 
 def make_load(trace: list[TracedRequest], rate: float, *, tells_lengths: bool = False) -> Load:

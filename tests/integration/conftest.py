@@ -1,12 +1,7 @@
-"""The native kernels are compiled before the first test: that takes longer than a test may."""
+"""The native kernels are compiled before the first test here."""
 
 from __future__ import annotations
 
-import pytest
+from tests.native_kernels import compiled_kernels
 
-from kernels.native import native_kernels
-
-
-@pytest.fixture(scope="session", autouse=True)
-def compiled_kernels() -> None:
-    native_kernels()
+__all__ = ["compiled_kernels"]

@@ -10,7 +10,7 @@ import re
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -118,26 +118,36 @@ async def test_the_grace_has_an_end(stub: SchedulerStub, model_dir: Path) -> Non
         await asyncio.gather(asked, return_exceptions=True)
 
 
+async def _read_until_its_end(
+    gateway: Process, stub: SchedulerStub, body: dict[str, Any], end: Callable[[], None]
+) -> tuple[str, str]:
+    """Text and last event id of a stream of twelve tokens whose gateway is ended as they come."""
+    text, event_id = "", ""
+    with contextlib.suppress(httpx.RemoteProtocolError, httpx.ReadError):
+        async with gateway.http.stream("POST", "/v1/completions", json=body) as response:
+            stub.step(12)
+            async for line in response.aiter_lines():
+                if line.startswith("id: "):
+                    event_id = line.removeprefix("id: ")
+                elif line.startswith("data: "):
+                    text += _text(line)
+                    end()
+    return text, event_id
+
+
 async def test_a_stream_that_outlives_the_grace_goes_on_through_another_gateway(
     stub: SchedulerStub, model_dir: Path
 ) -> None:
     """A rolling update must not abort what it cuts off."""
     body: dict[str, Any] = {"prompt": "p", "stream": True}
-    text, event_id = "", ""
     async with (
         serve_stub(stub) as address,
         _gateway(model_dir, address, "--gateway-id", "g0", "--drain-grace-s", "0.1") as first,
         _gateway(model_dir, address, "--gateway-id", "g1") as second,
     ):
-        with contextlib.suppress(httpx.RemoteProtocolError, httpx.ReadError):
-            async with first.http.stream("POST", "/v1/completions", json=body) as response:
-                stub.step(12)
-                async for line in response.aiter_lines():
-                    if line.startswith("id: "):
-                        event_id = line.removeprefix("id: ")
-                    elif line.startswith("data: "):
-                        text += _text(line)
-                        first.process.send_signal(signal.SIGTERM)
+        text, event_id = await _read_until_its_end(
+            first, stub, body, lambda: first.process.send_signal(signal.SIGTERM)
+        )
         assert await first.end() == 0
         assert text == TEXT[:12]
         stub.is_running = True
@@ -153,21 +163,12 @@ async def test_a_killed_gateways_stream_is_resumed_through_another(
     stub: SchedulerStub, model_dir: Path
 ) -> None:
     body: dict[str, Any] = {"prompt": "p", "stream": True, "stop": "lazy"}
-    text, event_id = "", ""
     async with (
         serve_stub(stub) as address,
         _gateway(model_dir, address, "--gateway-id", "g0") as first,
         _gateway(model_dir, address, "--gateway-id", "g1") as second,
     ):
-        with contextlib.suppress(httpx.RemoteProtocolError, httpx.ReadError):
-            async with first.http.stream("POST", "/v1/completions", json=body) as response:
-                stub.step(12)
-                async for line in response.aiter_lines():
-                    if line.startswith("id: "):
-                        event_id = line.removeprefix("id: ")
-                    elif line.startswith("data: "):
-                        text += _text(line)
-                        first.process.kill()
+        text, event_id = await _read_until_its_end(first, stub, body, first.process.kill)
         assert text == TEXT[:12]
         stub.is_running = True
         answer = await second.http.get(

@@ -47,9 +47,10 @@ def test_a_percentile_is_one_of_the_values(share: float, expected: float) -> Non
 
 
 def test_no_two_prompts_are_alike() -> None:
-    bodies = Load("m", 1000, 4, 2, prompt_tokens=16, output_tokens=8).bodies(random.Random(1))
-    assert len(bodies) == 8
-    assert len({tuple(body["prompt"]) for body in bodies}) == 8
+    load = Load("m", 1000, 4, 2, prompt_tokens=16, output_tokens=8)
+    requests = load.requests(random.Random(1))
+    assert len(requests) == 8
+    assert len({request.prompt for request in requests}) == 8
 
 
 async def test_tokens_are_counted_where_they_come() -> None:
