@@ -25,6 +25,7 @@ from executor_svc.model_loader import LoadOptions, ModelError, load_model_runner
 from executor_svc.model_runner import ModelRunner
 from executor_svc.scheduler_client import Announcement, Registration
 from executor_svc.service import ExecutorIdentity, ExecutorService
+from executor_svc.step_faults import StepFaults
 from executor_svc.step_spans import StepSpans
 from executor_svc.step_worker import StepWorker
 from segue.admin_client import AdminClient, AdminError
@@ -99,7 +100,8 @@ async def serve(
     if tracer is not None:
         slow_step_ns = config.trace_slow_step_ms * 1_000_000
         spans = StepSpans(tracer, runner, config.executor_id, slow_step_ns)
-    worker = StepWorker(runner, config.fault_step_delay_ms / 1000, spans)
+    faults = StepFaults(config.fault_step_delay_ms / 1000, config.fault_step_pipe)
+    worker = StepWorker(runner, faults.before_step, spans)
     service = ExecutorService(worker, identity)
     server = make_server()
     service.add_to(server)

@@ -75,3 +75,6 @@ class ExecutorServiceConfig(TlsConfig):
     fault_step_delay_ms: int = field(
         default=0, metadata={"help": "for tests: each step takes this much longer"}
     )
+    fault_step_pipe: Path | None = field(
+        default=None, metadata={"help": "for tests: each step waits for a byte of this named pipe"}
+    )

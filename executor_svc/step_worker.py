@@ -54,6 +54,10 @@ def _ignore_step(busy_us: int, timings: StepTimings) -> None:
     """Nobody counts."""
 
 
+def _start_at_once() -> None:
+    """Nobody holds steps back."""
+
+
 class StepObserver(Protocol):
     """Hears of each step once its result has gone out. Times: time.monotonic_ns()."""
 
@@ -68,14 +72,17 @@ class StepObserver(Protocol):
 
 class StepWorker:
     def __init__(
-        self, runner: Runner, step_delay_s: float = 0.0, observer: StepObserver | None = None
+        self,
+        runner: Runner,
+        before_step: Callable[[], None] = _start_at_once,
+        observer: StepObserver | None = None,
     ) -> None:
         self.num_steps = 0
         self.idle_us = 0
         self.busy_us = 0
         self.on_step: Callable[[int, StepTimings], None] = _ignore_step
         self._runner = runner
-        self._step_delay_s = step_delay_s
+        self._before_step = before_step
         self._observer = observer
         self._last_start_ns = 0
         self._last_end_ns = 0
@@ -116,8 +123,7 @@ class StepWorker:
         self._last_start_ns = started_ns = time.monotonic_ns()
         idle_us = (started_ns - self._could_run_since_ns(step.plan, step.accepted_ns)) // 1000
         try:
-            if self._step_delay_s:
-                time.sleep(self._step_delay_s)
+            self._before_step()
             if step.must_reset:
                 self._runner.reset()
             result = self._runner.execute(step.plan)

@@ -1,26 +1,79 @@
-"""Kill the scheduler again and again while streams are open.
+"""Kill processes again and again while streams are open.
 
-Knows names of children only. Invariant: at each kill every stream is open.
+Knows names of children, and the gate before their steps. Invariant: at each kill every stream has
+begun and none has ended, by the number of steps that were allowed and not by time.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 
+from tests.chaos.step_gate import StepGate
 from tests.chaos.streams import Ask, Stream, Streams
-from tests.served import Served
+from tests.served import Served, wait_until
+
+
+@asynccontextmanager
+async def held_streams(
+    served: Served, gate: StepGate, asked: list[Ask], leader: str = "scheduler-0"
+) -> AsyncIterator[Streams]:
+    """Streams of which each has begun, with the gate closed. It is opened at the end."""
+    gate.close()
+    try:
+        async with Streams(served, asked) as streams:
+            await asyncio.to_thread(
+                wait_until, lambda: _num_known(served, leader) == len(asked), "all are known"
+            )
+            while not all(stream.token_ids for stream in streams.all):
+                await let_run(streams, gate, num_steps=1, num_tokens=1)
+            yield streams
+            gate.open()
+    finally:
+        gate.open()
+
+
+def _num_known(served: Served, leader: str) -> float:
+    metrics = served.metrics(leader)
+    return metrics["vllm:num_requests_running"] + metrics["vllm:num_requests_waiting"]
+
+
+async def let_run(streams: Streams, gate: StepGate, *, num_steps: int, num_tokens: int) -> None:
+    """Allow `num_steps`, and come back when the streams together have `num_tokens` more."""
+    wanted = streams.num_tokens() + num_tokens
+    gate.allow(num_steps)
+    await streams.reach_together(wanted)
+
+
+async def kill(served: Served, names: Sequence[str]) -> None:
+    """All at once; comes back when each has been started again."""
+    old_pids = {name: served.kill(name) for name in names}
+    for name, old_pid in old_pids.items():
+        await asyncio.to_thread(served.wait_restarted, name, old_pid)
 
 
 async def with_kills(
-    served: Served, asked: list[Ask], rng: random.Random, *, num_kills: int, most_between: int
+    served: Served,
+    gate: StepGate,
+    asked: list[Ask],
+    rng: random.Random,
+    *,
+    num_kills: int,
+    most_steps: int,
+    names: Sequence[str] = ("scheduler-0",),
 ) -> list[Stream]:
-    """What the streams gave, with the scheduler killed `num_kills` times in the middle of them."""
-    async with Streams(served, asked) as streams:
-        reached = 0
+    """What the streams gave, with `names` killed `num_kills` times in the middle of them.
+
+    A kill comes while some of up to `most_steps` steps run, or while one waits.
+    """
+    async with held_streams(served, gate, asked) as streams:
         for _ in range(num_kills):
-            await streams.reach(reached + rng.randint(3, most_between))
-            old_pid = served.kill("scheduler-0")
-            await asyncio.to_thread(served.wait_restarted, "scheduler-0", old_pid)
-            reached = max(len(stream.token_ids) for stream in streams.all)
+            num_steps = rng.randint(2, most_steps)
+            await let_run(
+                streams, gate, num_steps=num_steps, num_tokens=rng.randint(1, num_steps // 2)
+            )
+            assert all(stream.finish_reason is None for stream in streams.all)
+            await kill(served, names)
     return streams.all

@@ -97,14 +97,28 @@ class Streams:
         finally:
             await self._client.close()
 
+    def num_tokens(self) -> int:
+        """Of all streams together."""
+        return sum(len(stream.token_ids) for stream in self.all)
+
+    async def reach_together(self, num_tokens: int) -> None:
+        """Until all streams together have this many tokens. All have to be open still."""
+        while self.num_tokens() < num_tokens:
+            await self._look()
+        assert all(stream.finish_reason is None for stream in self.all), "a stream ended too early"
+
     async def reach(self, num_tokens: int) -> None:
         """Until each stream has this many tokens. All have to be open still."""
         while min(len(stream.token_ids) for stream in self.all) < num_tokens:
-            for task in self._tasks:
-                if task.done():
-                    task.result()
-            await asyncio.sleep(0.005)
+            await self._look()
         assert all(stream.finish_reason is None for stream in self.all), "a stream ended too early"
+
+    async def _look(self) -> None:
+        """Give the streams time; raises what one of them has raised."""
+        for task in self._tasks:
+            if task.done():
+                task.result()
+        await asyncio.sleep(0.005)
 
 
 async def undisturbed(served: Serving, asked: list[Ask]) -> list[Stream]:

@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.kills import with_kills
+from tests.chaos.step_gate import StepGate
 from tests.chaos.streams import Stream, Streams, asks, undisturbed
-from tests.served import Served, wait_until
+from tests.served import ONE_THREAD, Served, wait_until
 
-NUM_KILLS = 3
+MOST_STEPS = 30  # of up to 4 tokens for a stream, which has to be open at the last kill
 ASKED = asks(8, max_tokens=150)
 SWAP = ["--policy", "three_queue", "--preemption-mode", "swap", "--num-blocks", "40"]
 # Blocks of 16 slots with a key and a value of 4 bytes: room for about half of what is swapped out
@@ -35,9 +36,11 @@ def expected(hand_model: Path, tmp_path_factory: pytest.TempPathFactory) -> list
 
 @pytest.fixture(scope="module", params=["swap", "draft_model", "ngram"])
 def served(
-    request: pytest.FixtureRequest, hand_model: Path, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    hand_model: Path,
+    gate: StepGate,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Served]:
-    """Steps of 25 ms, so that streams are still open at each kill, several tokens a step or not."""
     flags = {
         "swap": SWAP,
         "ngram": ["--speculative-method", "ngram", "--num-speculative-tokens", "3"],
@@ -46,10 +49,8 @@ def served(
             *("--draft-model", str(hand_model)),
         ],
     }[request.param]
-    monkeypatch = pytest.MonkeyPatch()
-    monkeypatch.setenv("SEGUE_FAULT_STEP_DELAY_MS", "25")
-    running = Served(hand_model, tmp_path_factory.mktemp("serve") / "state", flags)
-    monkeypatch.undo()
+    state_dir = tmp_path_factory.mktemp("serve") / "state"
+    running = Served(hand_model, state_dir, flags, ONE_THREAD | gate.environ)
     yield running
     running.stop()
     print(running.log()[-20_000:])  # shown where the test failed
@@ -73,28 +74,24 @@ def _swaps_and_drafts(served: Served) -> float:
     return swaps + counts.get("vllm:spec_decode_num_draft_tokens_total", 0.0)
 
 
-async def test_the_scheduler_is_killed(
-    served: Served, expected: list[Stream], rng: random.Random
+@pytest.mark.parametrize(
+    ("names", "num_kills"),
+    [(["scheduler-0"], 3), (["executor-0"], 1), (["scheduler-0", "executor-0"], 1)],
+    ids=["scheduler", "executor", "both"],
+)
+async def test_kills_change_nothing(
+    served: Served,
+    gate: StepGate,
+    expected: list[Stream],
+    rng: random.Random,
+    names: list[str],
+    num_kills: int,
 ) -> None:
-    streams = await with_kills(served, ASKED, rng, num_kills=NUM_KILLS, most_between=8)
+    most_steps = MOST_STEPS // num_kills
+    streams = await with_kills(
+        served, gate, ASKED, rng, num_kills=num_kills, most_steps=most_steps, names=names
+    )
     assert_same(streams, expected)
-
-
-async def test_the_executor_is_killed(served: Served, expected: list[Stream]) -> None:
-    async with Streams(served, ASKED) as streams:
-        await streams.reach(30)
-        old_pid = served.kill("executor-0")
-        served.wait_restarted("executor-0", old_pid)
-    assert_same(streams.all, expected)
-
-
-async def test_both_are_killed_at_once(served: Served, expected: list[Stream]) -> None:
-    async with Streams(served, ASKED) as streams:
-        await streams.reach(30)
-        old_pids = {name: served.kill(name) for name in ("scheduler-0", "executor-0")}
-        for name, old_pid in old_pids.items():
-            served.wait_restarted(name, old_pid)
-    assert_same(streams.all, expected)
 
 
 async def test_all_blocks_come_back(served: Served) -> None:

@@ -9,32 +9,30 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.kills import with_kills
+from tests.chaos.step_gate import StepGate
 from tests.chaos.streams import Streams, asks, undisturbed
-from tests.served import Served, wait_until
+from tests.served import ONE_THREAD, Served, wait_until
 
 NUM_KILLS = 10
-TOKENS_BETWEEN_KILLS = 30
+MOST_STEPS = 30  # between two kills
 
 
 @pytest.fixture(scope="module")
-def served(hand_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """Steps of 10 ms, so that streams are still open at each kill."""
-    monkeypatch = pytest.MonkeyPatch()
-    monkeypatch.setenv("SEGUE_FAULT_STEP_DELAY_MS", "10")
-    running = Served(hand_model, tmp_path_factory.mktemp("serve") / "state")
-    monkeypatch.undo()
+def served(
+    hand_model: Path, gate: StepGate, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Served]:
+    state_dir = tmp_path_factory.mktemp("serve") / "state"
+    running = Served(hand_model, state_dir, environ=ONE_THREAD | gate.environ)
     yield running
     running.stop()
     print(running.log()[-20_000:])  # shown where the test failed
 
 
-async def test_ten_kills_change_nothing(served: Served, rng: random.Random) -> None:
-    asked = asks(8, max_tokens=NUM_KILLS * TOKENS_BETWEEN_KILLS + 200)
+async def test_ten_kills_change_nothing(served: Served, gate: StepGate, rng: random.Random) -> None:
+    asked = asks(8, max_tokens=NUM_KILLS * MOST_STEPS + 50)
     expected = await undisturbed(served, asked)
     computed_before = served.metrics("executor-0")["segue:executor_positions_recomputed_total"]
-    streams = await with_kills(
-        served, asked, rng, num_kills=NUM_KILLS, most_between=TOKENS_BETWEEN_KILLS
-    )
+    streams = await with_kills(served, gate, asked, rng, num_kills=NUM_KILLS, most_steps=MOST_STEPS)
     assert [s.token_ids for s in streams] == [s.token_ids for s in expected]
     assert [s.text for s in streams] == [s.text for s in expected]
     assert [s.finish_reason for s in streams] == [s.finish_reason for s in expected]
@@ -42,15 +40,16 @@ async def test_ten_kills_change_nothing(served: Served, rng: random.Random) -> N
     assert metrics["segue:executor_positions_recomputed_total"] == computed_before
 
 
-async def test_a_killed_executor_costs_time_and_no_text(served: Served) -> None:
+async def test_a_killed_executor_costs_time_and_no_text(
+    served: Served, gate: StepGate, rng: random.Random
+) -> None:
     asked = asks(8, max_tokens=120)
     expected = await undisturbed(served, asked)
-    async with Streams(served, asked) as streams:
-        await streams.reach(40)
-        old_pid = served.kill("executor-0")
-        served.wait_restarted("executor-0", old_pid)
-    assert [s.text for s in streams.all] == [s.text for s in expected]
-    assert [s.finish_reason for s in streams.all] == [s.finish_reason for s in expected]
+    streams = await with_kills(
+        served, gate, asked, rng, num_kills=2, most_steps=40, names=["executor-0"]
+    )
+    assert [s.text for s in streams] == [s.text for s in expected]
+    assert [s.finish_reason for s in streams] == [s.finish_reason for s in expected]
 
 
 async def test_redis_is_empty_of_unfinished_work_afterwards(served: Served) -> None:

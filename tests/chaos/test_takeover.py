@@ -9,18 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.streams import Streams, asks, undisturbed
-from tests.served import Served, wait_until
+from tests.chaos.kills import held_streams, let_run
+from tests.chaos.step_gate import StepGate
+from tests.chaos.streams import asks, undisturbed
+from tests.served import ONE_THREAD, Served, wait_until
 
 
 @pytest.fixture(scope="module")
-def served(hand_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """Two schedulers and a short lease; steps of 10 ms."""
-    monkeypatch = pytest.MonkeyPatch()
-    monkeypatch.setenv("SEGUE_FAULT_STEP_DELAY_MS", "10")
+def served(
+    hand_model: Path, gate: StepGate, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Served]:
+    """Two schedulers and a short lease."""
     flags = ["--num-schedulers", "2", "--lease-ttl-s", "1", "--heartbeat-s", "0.2"]
-    running = Served(hand_model, tmp_path_factory.mktemp("serve") / "state", flags)
-    monkeypatch.undo()
+    state_dir = tmp_path_factory.mktemp("serve") / "state"
+    running = Served(hand_model, state_dir, flags, ONE_THREAD | gate.environ)
     yield running
     running.stop()
     print(running.log()[-20_000:])  # shown where the test failed
@@ -37,18 +39,20 @@ def leader_name(served: Served) -> str:
     return ""
 
 
-async def test_a_stopped_leader_is_replaced_and_refused_when_it_wakes(served: Served) -> None:
-    asked = asks(8, max_tokens=500)
+async def test_a_stopped_leader_is_replaced_and_refused_when_it_wakes(
+    served: Served, gate: StepGate
+) -> None:
+    asked = asks(8, max_tokens=200)
     expected = await undisturbed(served, asked)
     old = wait_until(lambda: leader_name(served), "a leader")
     new = "scheduler-1" if old == "scheduler-0" else "scheduler-0"
     recomputed = served.metrics("executor-0")["segue:executor_positions_recomputed_total"]
     old_pid = served.pid(old)
-    async with Streams(served, asked) as streams:
-        await streams.reach(30)
+    async with held_streams(served, gate, asked, leader=old) as streams:
+        await let_run(streams, gate, num_steps=20, num_tokens=80)
         os.kill(old_pid, signal.SIGSTOP)
-        reached = max(len(stream.token_ids) for stream in streams.all)
-        await streams.reach(reached + 30)  # only a new leader can have sent these
+        # More than the old leader has planned: a new one has.
+        await let_run(streams, gate, num_steps=60, num_tokens=8 * 40)
         epoch = served.metrics(new)["segue:epoch"]
         os.kill(old_pid, signal.SIGCONT)
     assert [s.text for s in streams.all] == [s.text for s in expected]

@@ -135,7 +135,7 @@ def test_a_request_that_was_here_could_have_run_all_the_time(worker: StepWorker)
 
 
 def test_time_within_steps_is_busy(runner: RecordingRunner) -> None:
-    worker = StepWorker(runner, step_delay_s=0.002)
+    worker = StepWorker(runner, lambda: time.sleep(0.002))
     run(worker, decode(1), Settler(decode(2)))
     worker.close()
     assert worker.busy_us >= 4000
