@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from prometheus_client import CollectorRegistry, start_http_server
-
 from executor_svc.service import ExecutorService
 from executor_svc.step_worker import Runner, StepWorker
 from segue.instruments import Service
 from segue.meters import Meters, Readings
+from segue.metrics_server import serve_page
 from segue.types import StepTimings
 
 
@@ -53,13 +52,4 @@ class ExecutorMetrics:
 
 def serve_metrics(metrics: ExecutorMetrics, host: str, port: int) -> Callable[[], None]:
     """Serve on a thread of its own; what is returned stops it."""
-    registry = CollectorRegistry()
-    registry.register(metrics.meters)
-    server, thread = start_http_server(port, addr=host, registry=registry)
-
-    def stop() -> None:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-    return stop
+    return serve_page(metrics.meters, host, port)

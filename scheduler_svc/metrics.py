@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
@@ -24,6 +23,7 @@ from scheduler_svc.step_meters import NO_ENGINE
 from scheduler_svc.timed_codec import TimedCodec
 from segue.instruments import Service
 from segue.meters import Meters, Readings
+from segue.metrics_server import serve_page
 
 WAITING = (QueueName.WAITING, QueueName.HOLDING)
 COUNTED = (
@@ -137,7 +137,5 @@ def serve_metrics(config: SchedulerServiceConfig, loop: Callable[[], EngineLoop 
     """On its own port of the address that gRPC is served on; port 0: not at all."""
     if config.metrics_port == 0:
         return
-    registry = CollectorRegistry()
-    registry.register(SchedulerPage(config, loop))
     host = config.listen.rpartition(":")[0].strip("[]")
-    start_http_server(config.metrics_port, addr=host or "0.0.0.0", registry=registry)
+    serve_page(SchedulerPage(config, loop), host or "0.0.0.0", config.metrics_port)

@@ -40,7 +40,7 @@ def names_in(expression: str) -> Named:
         elif is_name and following == "{":
             end = tokens.index("}", position)
             inside = tokens[position + 2 : end]
-            labels = {a for a, b in pairwise(inside) if b in ("=", "!")}
+            labels = {a for a, b in pairwise(inside) if b in ("=", "!") and a != "!"}
             named.metrics.append((token, labels))
             position = end
         elif is_name and following not in {"(", *GROUPING} and token not in WORDS:

@@ -22,6 +22,11 @@ T = TypeVar("T")
 START_TIMEOUT_S = 100.0
 STOP_TIMEOUT_S = 20.0
 POLL_S = 0.05
+# Prometheus asks for more than one format, and what answers chooses.
+AS_PROMETHEUS = {
+    "Accept": "application/openmetrics-text;version=1.0.0,application/openmetrics-text;"
+    "version=0.0.1;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
+}
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}  # several of them share a machine
 
 
@@ -125,7 +130,8 @@ class Served:
         return parse_metrics(self.metrics_page(name))
 
     def metrics_page(self, name: str) -> str:
-        with urllib.request.urlopen(self.metrics_url(name), timeout=5) as response:
+        request = urllib.request.Request(self.metrics_url(name), headers=AS_PROMETHEUS)
+        with urllib.request.urlopen(request, timeout=5) as response:
             return response.read().decode()
 
     def redis(self, *command: str) -> Any:

@@ -21,7 +21,9 @@ def ask(deployment: Deployment, index: int) -> None:
     assert answer.status_code == 200, answer.text
 
 
-@pytest.mark.parametrize("service", [names.SERVICE_GATEWAY])
+@pytest.mark.parametrize(
+    "service", [names.SERVICE_GATEWAY, names.SERVICE_SCHEDULER, names.SERVICE_EXECUTOR]
+)
 def test_a_call_is_found_in_jaeger(deployment: Deployment, service: str) -> None:
     ask(deployment, 0)
 

@@ -5,7 +5,8 @@ What is deliberately wrong is caught: test_manifest_faults.py.
 
 from __future__ import annotations
 
-import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -36,11 +37,12 @@ from tests.kubernetes.rendered import (
 )
 from tests.kubernetes.schemas import VERSIONS, schema_offences
 from tests.kubernetes.setting_rules import config_of, service_of, setting_offences
-from tests.source_tree import PACKAGES, ROOT
+from tests.observability_files import prometheus, rules
+from tests.query_faults import BY_OPERATOR, faults
+from tests.source_tree import ROOT
 
 SERVICES = ("scheduler", "executor", "gateway", "redis")
 EXAMPLES = ("inference-pool.yaml",)
-METRIC = re.compile(r"\b(?:vllm|segue):[a-z0-9_]+")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -222,22 +224,30 @@ def _expressions() -> dict[str, str]:
 
 def test_whatever_is_watched_is_measured() -> None:
     """An alert on a metric that nobody exports is silent for ever."""
-    paths = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
-    code = "\n".join(path.read_text() for path in paths)
-    prefixed = {"segue:executor_": 'f"segue:executor_{name}"'}
-    missing = {
-        (name, metric)
-        for name, expression in _expressions().items()
-        for metric in METRIC.findall(expression)
-        if not _is_exported(re.sub(r"_(total|bucket|sum|count)$", "", metric), code, prefixed)
+    wrong = {name: faults(text, BY_OPERATOR) for name, text in _expressions().items()}
+    assert {name: found for name, found in wrong.items() if found} == {}
+
+
+def test_the_alerts_are_those_of_docker_compose(tmp_path: Path) -> None:
+    """One source: what is told, and after how long, does not depend on where Segue runs."""
+    fresh = tmp_path / "alerts.yaml"
+    command = [sys.executable, "-m", "scripts.write_kubernetes_alerts", str(fresh)]
+    subprocess.run(command, cwd=ROOT, check=True)
+    committed = K8S / "overlays" / "observability" / "alerts.yaml"
+    assert committed.read_text() == fresh.read_text(), "run `make docs`"
+    assert read_manifests(committed)[0]["spec"]["groups"][0]["rules"] == rules()
+
+
+def test_the_operator_drops_what_prometheus_yml_drops() -> None:
+    """Alerts sum over all targets: a request that two pages show is counted twice."""
+    (job,) = [one for one in prometheus()["scrape_configs"] if one["job_name"] == "segue-gateway"]
+    (dropped,) = job["metric_relabel_configs"]
+    (endpoint,) = get(render("observability"), "ServiceMonitor", "segue-gateway")["spec"][
+        "endpoints"
+    ]
+    (relabelling,) = endpoint["metricRelabelings"]
+    assert relabelling == {
+        "sourceLabels": dropped["source_labels"],
+        "regex": dropped["regex"],
+        "action": dropped["action"],
     }
-    assert missing == set()
-
-
-def _is_exported(metric: str, code: str, prefixed: dict[str, str]) -> bool:
-    if f'"{metric}"' in code:
-        return True
-    return any(
-        metric.startswith(prefix) and template in code and f'"{metric[len(prefix) :]}"' in code
-        for prefix, template in prefixed.items()
-    )

@@ -2,67 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from segue.instruments import INSTRUMENTS, Kind
+from segue.instruments import INSTRUMENTS
+from tests.observability_files import (
+    FOLDER,
+    board,
+    board_queries,
+    prometheus,
+    rules,
+    without_variables,
+)
 from tests.promql import names_in
-from tests.source_tree import ROOT
+from tests.query_faults import faults
 
-FOLDER = ROOT / "observability"
-SCRAPED = {"job", "instance"}  # Prometheus adds them to each sample
 DATA_SOURCE = "segue-prometheus"
-
-
-def series() -> dict[str, set[str]]:
-    """Each name that a query can use, with its labels."""
-    found: dict[str, set[str]] = {"up": set(SCRAPED)}
-    for row in INSTRUMENTS:
-        labels = {*row.labels, *SCRAPED}
-        if row.is_otlp:
-            continue
-        if row.kind is Kind.HISTOGRAM:
-            found[f"{row.name}_bucket"] = labels | {"le"}
-            found |= {f"{row.name}_{end}": labels for end in ("sum", "count")}
-        else:
-            found[row.page_name] = labels
-    return found
-
-
-def faults(expression: str) -> list[str]:
-    known, named = series(), names_in(expression)
-    wrong = [f"{name} is not in the table" for name, _ in named.metrics if name not in known]
-    wrong += [
-        f"{name} has no label {label}"
-        for name, labels in named.metrics
-        for label in labels - known.get(name, labels)
-    ]
-    all_labels: set[str] = set().union(*(known.get(name, set()) for name, _ in named.metrics))
-    return wrong + [f"nothing has the label {label}" for label in named.grouped_by - all_labels]
-
-
-def rules() -> list[dict[str, Any]]:
-    groups = yaml.safe_load((FOLDER / "alerts.yml").read_text())["groups"]
-    return [rule for group in groups for rule in group["rules"]]
-
-
-def board() -> dict[str, Any]:
-    return json.loads((FOLDER / "grafana" / "dashboards" / "segue.json").read_text())
-
-
-def board_queries() -> Iterator[tuple[str, str]]:
-    for panel in board()["panels"]:
-        for target in panel.get("targets", []):
-            yield panel["title"], target["expr"]
-    for annotation in board()["annotations"]["list"]:
-        yield annotation["name"], annotation["expr"]
 
 
 @pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule["alert"])
@@ -114,14 +74,12 @@ def test_promtool_agrees(command: tuple[str, ...]) -> None:
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not on the PATH")
 def test_promtool_reads_each_query_of_the_board(tmp_path: Path) -> None:
     """As rules: Grafana's variables are what the language has not."""
-    variables = {"$__rate_interval": "5m", "$__range": "15m", "$model_name": "m"}
-    rules: list[dict[str, str]] = []
-    for number, (_, expression) in enumerate(board_queries()):
-        for name, value in variables.items():
-            expression = expression.replace(name, value)
-        rules.append({"record": f"board:{number}", "expr": expression})
+    records = [
+        {"record": f"board:{number}", "expr": without_variables(expression)}
+        for number, (_, expression) in enumerate(board_queries())
+    ]
     path = tmp_path / "board.yml"
-    path.write_text(yaml.safe_dump({"groups": [{"name": "board", "rules": rules}]}))
+    path.write_text(yaml.safe_dump({"groups": [{"name": "board", "rules": records}]}))
     done = subprocess.run(
         ["promtool", "check", "rules", path], capture_output=True, text=True, check=False
     )
@@ -130,7 +88,7 @@ def test_promtool_reads_each_query_of_the_board(tmp_path: Path) -> None:
 
 def test_every_target_is_a_service_on_its_port() -> None:
     """The ports that docker-compose.yml and the manifests give /metrics."""
-    jobs = yaml.safe_load((FOLDER / "prometheus.yml").read_text())["scrape_configs"]
+    jobs = prometheus()["scrape_configs"]
     ports = {"gateway": "8000", "scheduler": "9090", "executor": "9091"}
     targets = [t for job in jobs for config in job["static_configs"] for t in config["targets"]]
     assert sorted(targets) == sorted(
@@ -140,7 +98,7 @@ def test_every_target_is_a_service_on_its_port() -> None:
 
 def test_gateways_gauges_are_dropped_where_the_scheduler_says_them() -> None:
     """Else a sum over all targets counts each request twice."""
-    jobs = yaml.safe_load((FOLDER / "prometheus.yml").read_text())["scrape_configs"]
+    jobs = prometheus()["scrape_configs"]
     (job,) = [job for job in jobs if job["job_name"] == "segue-gateway"]
     (relabelling,) = job["metric_relabel_configs"]
     services: dict[str, set[str]] = {}
