@@ -88,7 +88,7 @@ def some_rows() -> Delta:
     return Delta(
         fields={LANES: {"e0": b"{}"}, REQUESTS: {"r0": b"RUNNING|e0"}, BLOCKS: {"7": b"1|2|ff"}},
         ranks={RUNNING: {"r0": -3}, Key(Table.LANE_FREE, "e0"): {"8": 2**52 + 1}},
-        writes={OUTPUTS: (0, bytes(range(8)))},
+        outputs={OUTPUTS.owner: (0, bytes(range(8)))},
     )
 
 

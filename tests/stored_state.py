@@ -48,7 +48,7 @@ async def put(rows: Rows, redis_url: str, *, lease_ttl_ms: int = 3000) -> None:
     delta = Delta(
         fields=rows.hashes,
         ranks=rows.ranks,
-        writes={key: (0, value) for key, value in rows.strings.items()},
+        outputs={key.owner: (0, value) for key, value in rows.strings.items()},
     )
     await store.commit(Commit(CommitId(1, "A", 1), None, delta, 1), lease_ttl_ms)
     await store.close()

@@ -38,7 +38,7 @@ from scheduler_svc.core.lane import Lane, PlannedStep
 from scheduler_svc.core.rows import Commit, CommitId, Rows
 from scheduler_svc.core.snapshot import Snapshot
 from scheduler_svc.core.step_tracing import TraceparentOf, always_traced, untraced
-from segue.types import FinishReason, SchedulerOutput, StepKey
+from segue.types import FinishReason, RequestOutput, SchedulerOutput, StepKey
 
 
 class EngineCore:
@@ -158,6 +158,21 @@ class EngineCore:
         self.state.touched.clear()
         return touched
 
+    def output_since(self, request_id: str, index: int) -> RequestOutput | None:
+        """What the request has from output `index` on; None if it is not known."""
+        request = self.state.requests.get(request_id)
+        if request is None:
+            return None
+        tokens = request.all_token_ids[request.num_prompt_tokens + index :]
+        return RequestOutput(
+            request_id,
+            index,
+            tuple(tokens),
+            tuple(request.output_logprobs[index:]),
+            request.finish,
+            request.num_cached_tokens or 0,
+        )
+
     def max_model_len(self) -> int:
         """The longest that any lane can serve."""
         return self._intake.max_model_len()
@@ -214,7 +229,7 @@ class EngineCore:
         state.dirty_lanes.add(lane.executor_id)
         state.counters.num_steps_finished += 1
         state.record.results.append(TakenResult(event.executor_id, plan, result, outputs))
-        state.touched.update(dict.fromkeys(outputs))
+        state.touched.update(outputs)
         for request_id in [i for i, finish in outputs.items() if finish is not None]:
             state.note_finish(state.requests[request_id])
         for request_id, error in result.row_errors.items():

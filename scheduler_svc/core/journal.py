@@ -18,22 +18,26 @@ class Journal:
     """Of one lane: its changed requests by id, its changed blocks by block id.
 
     `decoded` are those that a step has changed by progress and output tokens, and by nothing else:
-    nearly all, and told from the rest by three numbers.
+    nearly all, and told from the rest by three numbers. `grown` have got blocks behind those that
+    they had.
     """
 
     requests: dict[str, Request] = field(default_factory=dict[str, "Request"])
     decoded: dict[str, Request] = field(default_factory=dict[str, "Request"])
+    grown: dict[str, Request] = field(default_factory=dict[str, "Request"])
     blocks: set[int] = field(default_factory=set[int])
 
     @property
     def is_empty(self) -> bool:
-        return not (self.decoded or self.requests or self.blocks)
+        return not (self.decoded or self.requests or self.grown or self.blocks)
 
     def forget(self, request_id: str) -> None:
         self.requests.pop(request_id, None)
         self.decoded.pop(request_id, None)
+        self.grown.pop(request_id, None)
 
     def clear(self) -> None:
         self.requests.clear()
         self.decoded.clear()
+        self.grown.clear()
         self.blocks.clear()

@@ -101,7 +101,7 @@ class KVCacheManager:
                 return None
             blocks = self.pool.allocate(num_new)
             request.block_ids.extend([block.block_id for block in blocks])
-            self._journal.requests[request.request_id] = request
+            self._journal.grown[request.request_id] = request
         self.register_full_blocks(request, min(end, len(request.all_token_ids)))
         return blocks
 
@@ -111,7 +111,7 @@ class KVCacheManager:
             return None
         block_id = self.pool.allocate_one().block_id
         request.block_ids.append(block_id)
-        self._journal.requests[request.request_id] = request
+        self._journal.grown[request.request_id] = request
         return block_id
 
     def allocate_admission(

@@ -37,9 +37,7 @@ _pack_one = Struct("=i").pack
 class RequestMark:
     """What the store has of a request, as far as a delta depends on it."""
 
-    outputs_key: Key
     num_tokens: int  # of prompt and output
-    end_of_outputs: int = 0  # in bytes
     values: tuple[Any, ...] = ()
     num_uncomputed: int = 0
     num_in_flight: int = 0
@@ -48,7 +46,7 @@ class RequestMark:
     queue_rank: int = 0
     table_key: Key | None = None
     table: list[int] = field(default_factory=list[int])
-    table_text: str = ""
+    table_text: bytes = b""
     num_table_blocks: int = 0
     finished_at_ms: int | None = None
 
@@ -75,10 +73,11 @@ class RequestChanges:
 
         Where a token follows a token and a step follows a step, the token is all there is to store.
         """
-        marks, writes = self._marks, delta.writes
+        marks, outputs = self._marks, delta.outputs
         others: list[Request] = []
         for request in requests:
-            mark = marks[request.request_id]
+            request_id = request.request_id
+            mark = marks[request_id]
             num_tokens = len(request.all_token_ids)
             num_placeholders = request.num_output_placeholders
             if (
@@ -90,10 +89,15 @@ class RequestChanges:
             ):
                 others.append(request)
                 continue
-            writes[mark.outputs_key] = (mark.end_of_outputs, _pack_one(request.all_token_ids[-1]))
+            offset = (num_tokens - 1 - request.num_prompt_tokens) * BYTES_PER_TOKEN
+            outputs[request_id] = (offset, _pack_one(request.all_token_ids[-1]))
             mark.num_tokens = num_tokens
-            mark.end_of_outputs += BYTES_PER_TOKEN
         self.add(delta, others, ())
+
+    def add_grown(self, delta: Delta, requests: Iterable[Request]) -> None:
+        """The tables of requests that have got blocks."""
+        for request in requests:
+            self._add_table(delta, request, self._marks[request.request_id])
 
     def forget(self, delta: Delta, request_id: str) -> None:
         mark = self._marks.pop(request_id, None)
@@ -115,7 +119,7 @@ class RequestChanges:
         request_id = request.request_id
         mark = self._marks.get(request_id)
         if mark is None:
-            mark = RequestMark(Key(Table.OUTPUTS, request_id), request.num_prompt_tokens)
+            mark = RequestMark(request.num_prompt_tokens)
             self._marks[request_id] = mark
             body = self._codec.encode_submission(request.submission)
             delta.fields.setdefault(Key(Table.SUBMISSIONS), {})[request_id] = body
@@ -127,9 +131,9 @@ class RequestChanges:
         mark.num_in_flight = request.num_in_flight_tokens
         mark.num_placeholders = request.num_output_placeholders
         if request_id in rewritten:
-            delta.dropped.append(mark.outputs_key)
+            delta.dropped.append(Key(Table.OUTPUTS, request_id))
             delta.dropped.append(Key(Table.LOGPROBS, request_id))
-            mark.num_tokens, mark.end_of_outputs = request.num_prompt_tokens, 0
+            mark.num_tokens = request.num_prompt_tokens
         self._add_queue(delta, request, mark)
         self._add_table(delta, request, mark)
         finished_at_ms = request.finished_at_ms if request.is_finished else None
@@ -142,13 +146,13 @@ class RequestChanges:
         return mark
 
     def _add_outputs(self, delta: Delta, request: Request, mark: RequestMark) -> None:
+        num_stored = mark.num_tokens - request.num_prompt_tokens
         tokens = array("i", request.all_token_ids[mark.num_tokens :])
         assert tokens  # who is shorter than what is stored is among `rewritten`
-        delta.writes[mark.outputs_key] = (mark.end_of_outputs, tokens.tobytes())
+        delta.outputs[request.request_id] = (num_stored * BYTES_PER_TOKEN, tokens.tobytes())
         if request.output_logprobs:
-            self._add_logprobs(delta, request, mark.num_tokens - request.num_prompt_tokens)
+            self._add_logprobs(delta, request, num_stored)
         mark.num_tokens += len(tokens)
-        mark.end_of_outputs += len(tokens) * BYTES_PER_TOKEN
 
     def _add_logprobs(self, delta: Delta, request: Request, start: int) -> None:
         encode = self._codec.encode_logprobs
@@ -180,10 +184,10 @@ class RequestChanges:
         if mark.table_key is not None and mark.table_key != table_key:
             delta.removed_fields.setdefault(mark.table_key, []).append(request.request_id)
         if not has_grown or not mark.table_text:
-            mark.table, mark.table_text = block_ids, " ".join(map(str, block_ids))
+            mark.table, mark.table_text = block_ids, b" ".join([b"%d" % i for i in block_ids])
         else:
-            mark.table_text += "".join([f" {i}" for i in block_ids[mark.num_table_blocks :]])
+            mark.table_text += b"".join([b" %d" % i for i in block_ids[mark.num_table_blocks :]])
         mark.num_table_blocks = len(block_ids)
         if table_key is not None:
-            delta.fields.setdefault(table_key, {})[request.request_id] = mark.table_text.encode()
+            delta.fields.setdefault(table_key, {})[request.request_id] = mark.table_text
         mark.table_key = table_key

@@ -64,8 +64,8 @@ class Delta:
     removed_ranks: dict[Key, list[str]] = field(default_factory=dict[Key, list[str]])
     fields: dict[Key, dict[str, bytes]] = field(default_factory=dict[Key, dict[str, bytes]])
     ranks: dict[Key, dict[str, int]] = field(default_factory=dict[Key, dict[str, int]])
-    writes: dict[Key, tuple[int, bytes]] = field(  # byte offset, bytes
-        default_factory=dict[Key, tuple[int, bytes]]
+    outputs: dict[str, tuple[int, bytes]] = field(  # by request id: byte offset, bytes
+        default_factory=dict[str, tuple[int, bytes]]
     )
 
     def is_empty(self) -> bool:
@@ -75,7 +75,7 @@ class Delta:
             or self.removed_ranks
             or self.fields
             or self.ranks
-            or self.writes
+            or self.outputs
         )
 
 
@@ -110,8 +110,9 @@ class Rows:
         for key, scores in delta.ranks.items():
             if scores:
                 self.ranks.setdefault(key, {}).update(scores)
-        for key, (offset, data) in delta.writes.items():
+        for request_id, (offset, data) in delta.outputs.items():
             if data:
+                key = Key(Table.OUTPUTS, request_id)
                 old = self.strings.get(key, b"").ljust(offset, b"\0")
                 self.strings[key] = old[:offset] + data + old[offset + len(data) :]
 

@@ -59,20 +59,7 @@ class Snapshot:
         """All that changed since the last call; it counts as stored from now on."""
         state, delta = self._state, Delta(dropped=self._discarded)
         self._discarded = []
-        dirty = state.dirty_requests
-        decoded: dict[str, Request] = {}
-        for executor_id, journal in state.journals.items():
-            if not journal.is_empty:
-                state.dirty_lanes.add(executor_id)
-            dirty.update(journal.requests)
-            decoded.update(journal.decoded)
-            journal.requests.clear()
-            journal.decoded.clear()
-        for request_id in dirty:
-            decoded.pop(request_id, None)
-        self._requests.add(delta, dirty.values(), state.rewritten)
-        self._requests.add_decoded(delta, decoded.values())
-        dirty.clear()
+        self._add_requests(delta)
         for request_id in state.expired:
             self._requests.forget(delta, request_id)
         state.expired.clear()
@@ -82,6 +69,24 @@ class Snapshot:
         state.rewritten.clear()
         self._add_engine(delta)
         return delta
+
+    def _add_requests(self, delta: Delta) -> None:
+        state = self._state
+        dirty, journals = state.dirty_requests, state.journals
+        for executor_id, journal in journals.items():
+            if not journal.is_empty:
+                state.dirty_lanes.add(executor_id)
+            dirty.update(journal.requests)
+            journal.requests.clear()
+        self._requests.add(delta, dirty.values(), state.rewritten)
+        for journal in journals.values():
+            for request_id in dirty:
+                journal.forget(request_id)
+            self._requests.add_decoded(delta, journal.decoded.values())
+            self._requests.add_grown(delta, journal.grown.values())
+            journal.decoded.clear()
+            journal.grown.clear()
+        dirty.clear()
 
     def full_rows(self) -> Rows:
         """The whole state as one delta, applied to nothing."""

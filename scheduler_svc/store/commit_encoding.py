@@ -12,7 +12,7 @@ from typing import cast
 
 import msgpack  # pyright: ignore[reportMissingTypeStubs]
 
-from scheduler_svc.core.rows import Commit, CommitId, Delta, Key
+from scheduler_svc.core.rows import Commit, CommitId, Delta, Key, Table
 from scheduler_svc.store.keys import KIND, Kind, StoreKeys
 
 MAX_ARGUMENTS = 4000  # Lua's `unpack` takes just below 8,000 values; even: pairs stay together
@@ -83,20 +83,15 @@ class _Operations:
                 raise ValueError(f"a rank of {key} does not fit a sorted set's score")
             flat = [argument for member, rank in ranks.items() for argument in (rank, member)]
             self._chunks("ZADD", self._name(key, Kind.RANKS), flat)
-        self._add_writes(delta)
+        self._add_outputs({r: write for r, write in delta.outputs.items() if write[1]})
 
-    def _add_writes(self, delta: Delta) -> None:
-        writes = [(key, write) for key, write in delta.writes.items() if write[1]]
-        if not writes:
+    def _add_outputs(self, outputs: dict[str, tuple[int, bytes]]) -> None:
+        if not outputs:
             return
-        self.groups += ["SETRANGE", len(self.keys) + 1, len(writes), 2]
-        table, prefix = None, ""
-        for key, write in writes:
-            if key.table is not table:  # looked up once, for there is one write of each request
-                table = key.table
-                prefix = self._name(Key(table), Kind.STRING)
-            self.keys.append(prefix + key.owner)
-            self.arguments += write
+        self.groups += ["SETRANGE", len(self.keys) + 1, len(outputs), 2]
+        prefix = self._name(Key(Table.OUTPUTS), Kind.STRING)
+        self.keys += [prefix + request_id for request_id in outputs]
+        self.arguments += chain.from_iterable(outputs.values())
 
     def _name(self, key: Key, kind: Kind | None = None) -> str:
         if kind is not None and KIND[key.table] is not kind:

@@ -61,7 +61,7 @@ def step_delta(step: int) -> Delta:
             Key(Table.LANE_TABLES, LANE): dict.fromkeys(grown, table),
             steps: {str(step): os.urandom(STEP_BYTES)},
         },
-        writes={Key(Table.OUTPUTS, name): (4 * step, step.to_bytes(4, "little")) for name in names},
+        outputs={name: (4 * step, step.to_bytes(4, "little")) for name in names},
     )
 
 

@@ -157,7 +157,7 @@ async def test_torn_commit_shows_and_is_repaired_by_sending_it_again(bench: Benc
         dropped=[OUTPUTS],
         fields={REQUESTS: {"r0": b"new", "r1": b"new"}},
         ranks={RUNNING: {"r1": 4}},
-        writes={OUTPUTS: (0, b"abcd")},
+        outputs={OUTPUTS.owner: (0, b"abcd")},
     )
     commit = make_commit(2, whole)
     bench.tear(commit, Delta(fields={REQUESTS: {"r0": b"new"}}))
@@ -263,7 +263,7 @@ async def test_ten_thousand_requests_are_loaded(bench: Bench) -> None:
             REQUESTS: {name: b"RUNNING|e0|" + name.encode() for name in ids},
             Key(Table.LOGPROBS, ids[7]): {"0": b"x"},
         },
-        writes={Key(Table.OUTPUTS, name): (0, name.encode() * 4) for name in ids},
+        outputs={name: (0, name.encode() * 4) for name in ids},
     )
     await lead(bench)
     assert (await bench.store.commit(make_commit(1, delta), TTL_MS)).outcome is Outcome.APPLIED
@@ -296,7 +296,7 @@ def deltas() -> st.SearchStrategy[Delta]:
         removed_ranks=st.dictionaries(keys_of(Kind.RANKS), members, max_size=2),
         fields=st.dictionaries(keys_of(Kind.HASH), values, max_size=4),
         ranks=st.dictionaries(keys_of(Kind.RANKS), ranks, max_size=4),
-        writes=st.dictionaries(keys_of(Kind.STRING), write, max_size=3),
+        outputs=st.dictionaries(names(), write, max_size=3),
     )
 
 

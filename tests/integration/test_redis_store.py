@@ -111,7 +111,9 @@ async def test_string_of_another_type_shows_as_torn_and_is_repaired(bench: Bench
     name = StoreKeys("t").row("n1", OUTPUTS)
     bench.redis.delete(name)
     bench.redis.hset(name, "not", "a string")
-    commit = make_commit(2, Delta(fields={REQUESTS: {"r9": b"x"}}, writes={OUTPUTS: (0, b"abcd")}))
+    commit = make_commit(
+        2, Delta(fields={REQUESTS: {"r9": b"x"}}, outputs={OUTPUTS.owner: (0, b"abcd")})
+    )
     with pytest.raises(StoreCorrupt):
         await bench.store.commit(commit, TTL_MS)
     bench.redis.delete(name)

@@ -37,6 +37,7 @@ class BlockTables:
 
     def __init__(self, config: ThreeQueueConfig, journal: Journal) -> None:
         self.config = config
+        self._journal = journal
         self.gpu = BlockPool(config.num_gpu_blocks, journal.blocks)
         self.cpu = BlockPool(config.num_cpu_blocks, set())
         self.num_table_tokens: dict[str, int] = {}
@@ -98,6 +99,8 @@ class BlockTables:
         """Bring all tokens into the table, with blocks for these and for the look-ahead slots."""
         num_tokens = request.num_tokens
         num_blocks = _ceil_div(num_tokens + num_lookahead, self._size)
+        if len(request.block_ids) < num_blocks:
+            self._journal.grown[request.request_id] = request
         while len(request.block_ids) < num_blocks:
             request.block_ids.append(self.gpu.allocate().block_id)
         self.num_table_tokens[request.request_id] = num_tokens
@@ -123,6 +126,7 @@ class BlockTables:
                 table = list(request.block_ids)
                 table[index] = used.block_id
                 request.block_ids = table
+                self._journal.requests[request.request_id] = request
                 is_replaced = True
         request.num_registered_blocks = max(request.num_registered_blocks, num_tokens // self._size)
         return is_replaced
@@ -165,8 +169,8 @@ class BlockTables:
 
     # Giving up
 
-    def note_access(self, request: Request, now_ms: int) -> None:
-        self.last_access[request.request_id] = now_ms + 1  # 0 means never
+    def note_access(self, request_ids: list[str], now_ms: int) -> None:
+        self.last_access.update(dict.fromkeys(request_ids, now_ms + 1))  # 0 means never
 
     def forget_all(self) -> None:
         """All is as new; no request may hold anything."""

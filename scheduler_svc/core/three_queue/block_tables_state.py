@@ -20,12 +20,13 @@ def write_block_tables(tables: BlockTables, requests: dict[str, Request]) -> dic
     accesses = tables.last_access
     if accesses:
         latest = max(accesses.values())
-        older = {r: time for r, time in sorted(accesses.items()) if time != latest}
-        state["last_access"] = [latest, older]
-    sizes = sorted(tables.num_table_tokens.items())
-    unusual = {r: n for r, n in sizes if n != _usual_table_tokens(requests[r])}
+        older = {r: time for r, time in accesses.items() if time != latest}
+        state["last_access"] = [latest, dict(sorted(older.items()))]
+    sizes = tables.num_table_tokens.items()
+    not_computed = [(r, n) for r, n in sizes if n != requests[r].num_computed_tokens]
+    unusual = {r: n for r, n in not_computed if n != _usual_table_tokens(requests[r])}
     if unusual:
-        state["table_tokens"] = unusual
+        state["table_tokens"] = dict(sorted(unusual.items()))
     if tables.remembered_hits:
         state["remembered_hits"] = dict(sorted(tables.remembered_hits.items()))
     if tables.cpu.num_total:

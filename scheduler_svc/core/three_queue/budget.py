@@ -33,6 +33,13 @@ class SchedulingBudget:
     def add_seq(self, request_id: str) -> None:
         self._seqs.add(request_id)
 
+    def add_decodes(self, request_ids: list[str], *, counts_seqs: bool) -> None:
+        """One token each, of requests that were not added before."""
+        self._tokens.update(dict.fromkeys(request_ids, 1))
+        self.num_batched_tokens += len(request_ids)
+        if counts_seqs:
+            self._seqs.update(request_ids)
+
     def add_tokens(self, request_id: str, num_tokens: int, num_cached: int = 0) -> None:
         if request_id in self._tokens:
             return

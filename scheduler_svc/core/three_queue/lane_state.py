@@ -79,6 +79,7 @@ class LaneState:
         """
         if request.queue is QueueName.RUNNING:
             self.tables.free(request)
+            self.journal.requests[request.request_id] = request
             self._has_ended_running = True
         else:
             self.leave(request)

@@ -10,8 +10,9 @@ for it when its step was planned, which is the number of outputs the request has
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
-from scheduler_svc.core.request import Request
+from scheduler_svc.core.request import Request, RequestStatus
 from scheduler_svc.core.stop_check import check_stop
 from scheduler_svc.core.three_queue.lane_state import LaneState
 from segue.types import Finish, ModelRunnerOutput, SchedulerOutput, TokenLogprobs
@@ -19,11 +20,22 @@ from segue.types import Finish, ModelRunnerOutput, SchedulerOutput, TokenLogprob
 FinishForeign = Callable[[Request, Finish, int], None]
 
 
+@dataclass(slots=True)
+class _Answer:
+    """A result while its rows are taken."""
+
+    result: ModelRunnerOutput
+    now_ms: int
+    finish_foreign: FinishForeign
+    outputs: dict[str, Finish | None] = field(default_factory=dict[str, "Finish | None"])
+
+
 class OutputPass:
     def __init__(self, lane: LaneState, requests: dict[str, Request], lane_id: str) -> None:
         self._lane = lane
         self._requests = requests
         self._lane_id = lane_id
+        self._block_size = lane.config.block_size
         self._max_model_len = lane.config.max_model_len
         self._check_stop = _check_v0_stop if lane.config.strict else check_stop
 
@@ -34,27 +46,47 @@ class OutputPass:
         now_ms: int,
         finish_foreign: FinishForeign,
     ) -> dict[str, Finish | None]:
-        """The requests that have new tokens or ended, in the batch's order, each with its end."""
-        outputs: dict[str, Finish | None] = {}
-        rows = {request_id: row for row, request_id in enumerate(result.request_ids)}
+        """The requests that have new tokens or ended, in the batch's order, each with its end.
+
+        One token for a running request is nearly all of a step, and `_take_row` in short.
+        """
+        answer = _Answer(result, now_ms, finish_foreign)
+        outputs = answer.outputs
+        rows = dict(zip(result.request_ids, range(len(result.request_ids)), strict=True))
+        sampled, first_indices = result.sampled_token_ids, result.first_output_indices
+        requests, decoded = self._requests, self._lane.journal.decoded
         for request_id, num_scheduled in plan.num_scheduled_tokens.items():
-            request = self._requests.get(request_id)
+            request = requests.get(request_id)
             if request is None:
                 continue
-            is_stale, is_void = self._settle(request, num_scheduled)
             row = rows.get(request_id)
-            if is_void or row is None or request.is_finished:
+            if (
+                row is None
+                or len(sampled[row]) != 1
+                or result.logprobs
+                or request.status is not RequestStatus.RUNNING
+                or request.num_stale_output_tokens
+            ):
+                self._take_row(request, num_scheduled, row, answer)
                 continue
-            assert result.first_output_indices[row] == request.num_output_tokens
-            logprobs = result.logprobs.get(request_id, [])
-            tokens = result.sampled_token_ids[row]
-            finish = self._append(request, tokens, logprobs, is_stale=is_stale)
-            outputs[request_id] = finish
-            if finish is not None and request.lane_id != self._lane_id:
-                finish_foreign(request, finish, now_ms)
-            elif finish is not None:
-                request.set_finished(finish, now_ms)
-                self._lane.end_in_batch(request)
+            token, all_token_ids = sampled[row][0], request.all_token_ids
+            assert first_indices[row] == len(all_token_ids) - request.num_prompt_tokens
+            all_token_ids.append(token)
+            request.num_in_flight_tokens -= num_scheduled
+            decoded[request_id] = request
+            num_tokens = len(all_token_ids)
+            if not num_tokens % self._block_size:
+                request.update_block_hashes()
+            outputs[request_id] = None
+            if (
+                token in request.stop_ids
+                or num_tokens >= request.max_total_tokens
+                or num_tokens >= self._max_model_len
+            ):
+                finish = self._check_stop(request, self._max_model_len)
+                if finish is not None:
+                    outputs[request_id] = finish
+                    self._end(request, finish, answer)
         self._lane.end_batch()
         return outputs
 
@@ -79,6 +111,27 @@ class OutputPass:
             request.drop_stale_output = False
             request.drains_elsewhere = False
         return True, is_dropped
+
+    def _take_row(
+        self, request: Request, num_scheduled: int, row: int | None, answer: _Answer
+    ) -> None:
+        is_stale, is_void = self._settle(request, num_scheduled)
+        if is_void or row is None or request.is_finished:
+            return
+        result = answer.result
+        assert result.first_output_indices[row] == request.num_output_tokens
+        logprobs = result.logprobs.get(request.request_id, [])
+        finish = self._append(request, result.sampled_token_ids[row], logprobs, is_stale=is_stale)
+        answer.outputs[request.request_id] = finish
+        if finish is not None:
+            self._end(request, finish, answer)
+
+    def _end(self, request: Request, finish: Finish, answer: _Answer) -> None:
+        if request.lane_id != self._lane_id:
+            answer.finish_foreign(request, finish, answer.now_ms)
+            return
+        request.set_finished(finish, answer.now_ms)
+        self._lane.end_in_batch(request)
 
     def _append(
         self, request: Request, tokens: list[int], logprobs: list[TokenLogprobs], *, is_stale: bool

@@ -27,10 +27,16 @@ class PlanBuilder:
         self, draft: StepDraft, key: StepKey, generation: Generation, traceparent: str
     ) -> SchedulerOutput:
         lane = self._lane
+        known: list[ScheduledRow] = []  # the executor has these; it needs new blocks at most
+        others: list[ScheduledRow] = []
+        for row in draft.rows:
+            is_known = row.kind is RowKind.RUNNING and not row.has_new_table
+            (known if is_known else others).append(row)
         plan = SchedulerOutput(
             key.step_id,
             key.epoch,
             generation,
+            scheduled_cached_reqs=_columns(known),
             preempted_req_ids=lane.preempted_ids,
             finished_req_ids=lane.finished_ids,
             swap_out=draft.swap_out,
@@ -40,35 +46,39 @@ class PlanBuilder:
             stats=self._stats(draft),
         )
         lane.preempted_ids, lane.finished_ids = [], []
-        for row in draft.rows:
-            self._add(row, plan)
+        for row in others:
+            self._add_whole(row, plan)
+        self._advance(draft.rows, plan)
         return plan
 
-    def _add(self, row: ScheduledRow, plan: SchedulerOutput) -> None:
+    def _add_whole(self, row: ScheduledRow, plan: SchedulerOutput) -> None:
         request = row.request
         request.num_computed_tokens += row.num_cached
-        match row.kind:
-            case RowKind.NEW:
-                plan.scheduled_new_reqs.append(_whole(request))
-            case RowKind.RUNNING if not row.has_new_table:
-                self._append_column(row, plan.scheduled_cached_reqs)
-            case _:
-                if row.has_new_table:  # the executor has it with another table
-                    plan.preempted_req_ids.append(request.request_id)
-                plan.scheduled_resumed_reqs.append(_whole(request))
-        plan.num_scheduled_tokens[request.request_id] = row.num_tokens
-        request.num_computed_tokens += row.num_tokens
-        request.num_in_flight_tokens += row.num_tokens
-        request.is_prefill_chunk = request.num_computed_tokens < request.num_tokens
-        if not request.is_prefill_chunk:
-            plan.output_indices[request.request_id] = request.num_output_tokens
-        self._lane.journal.requests[request.request_id] = request
+        if row.kind is RowKind.NEW:
+            plan.scheduled_new_reqs.append(_whole(request))
+            return
+        if row.has_new_table:  # the executor has it with another table
+            plan.preempted_req_ids.append(request.request_id)
+        plan.scheduled_resumed_reqs.append(_whole(request))
 
-    def _append_column(self, row: ScheduledRow, columns: CachedRequestData) -> None:
-        request = row.request
-        columns.request_ids.append(request.request_id)
-        columns.new_block_ids.append(tuple(request.block_ids[row.num_blocks_before :]))
-        columns.num_computed_tokens.append(request.num_computed_tokens)
+    def _advance(self, rows: list[ScheduledRow], plan: SchedulerOutput) -> None:
+        """The step counts as computed from now on; who reaches its last token samples."""
+        journal = self._lane.journal
+        counts, output_indices = plan.num_scheduled_tokens, plan.output_indices
+        for row in rows:
+            request, num_tokens = row.request, row.num_tokens
+            request_id = request.request_id
+            computed = request.num_computed_tokens + num_tokens
+            counts[request_id] = num_tokens
+            request.num_computed_tokens = computed
+            request.num_in_flight_tokens += num_tokens
+            num_known = len(request.all_token_ids)
+            if (computed < num_known) is not request.is_prefill_chunk:
+                request.is_prefill_chunk = computed < num_known
+                journal.requests[request_id] = request
+            if computed >= num_known:
+                output_indices[request_id] = num_known - request.num_prompt_tokens
+            journal.decoded[request_id] = request
 
     def _stats(self, draft: StepDraft) -> StepStats:
         lane = self._lane
@@ -80,6 +90,15 @@ class PlanBuilder:
             num_cached_blocks=len(lane.tables.gpu.cached),
             token_budget_left=draft.budget.num_tokens_left,
         )
+
+
+def _columns(rows: list[ScheduledRow]) -> CachedRequestData:
+    requests = [row.request for row in rows]
+    return CachedRequestData(
+        [request.request_id for request in requests],
+        [tuple(row.request.block_ids[row.num_blocks_before :]) for row in rows],
+        [request.num_computed_tokens for request in requests],
+    )
 
 
 def _whole(request: Request) -> NewRequestData:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
+from itertools import islice
 
 from scheduler_svc.core.journal import Journal
 from scheduler_svc.core.request import QueueName, Request
@@ -59,6 +60,10 @@ class RankedQueue:
     def pop_last(self) -> Request:
         return self._requests.pop()
 
+    def drop_first(self, count: int) -> None:
+        for _ in range(count):
+            self._requests.popleft()
+
     def put_first(self, requests: list[Request]) -> None:
         """In front of the others, in this order."""
         if requests:
@@ -78,19 +83,19 @@ class RankedQueue:
         if self._is_settled:
             return
         self._is_settled = True
-        requests = self._requests
-        num_new = next((i for i, request in enumerate(requests) if request.queue is self.name), 0)
-        first_rank = requests[num_new].queue_rank if requests else 0
-        rank: int | None = None
-        for index, request in enumerate(requests):
-            if index < num_new:
-                wanted = first_rank - num_new + index
-            elif request.queue is self.name and (rank is None or request.queue_rank > rank):
-                wanted = request.queue_rank
+        name, requests = self.name, self._requests
+        stayed = next((i for i, request in enumerate(requests) if request.queue is name), None)
+        num_new = stayed or 0
+        rank = -1 if stayed is None else requests[stayed].queue_rank - num_new - 1
+        for request in islice(requests, num_new):
+            rank += 1
+            self._place(request, rank)
+        for request in islice(requests, num_new, None):
+            if request.queue is name and request.queue_rank > rank:
+                rank = request.queue_rank
             else:
-                wanted = 0 if rank is None else rank + 1
-            self._place(request, wanted)
-            rank = wanted
+                rank += 1
+                self._place(request, rank)
 
     def _place(self, request: Request, rank: int) -> None:
         if request.queue is self.name and request.queue_rank == rank:

@@ -24,12 +24,17 @@ class RunningPass:
         self._config = lane.config
         self._tables = lane.tables
         self._token_count = token_count
+        self._has_plain_decodes = not lane.config.num_lookahead_slots
 
     def run(self, draft: StepDraft) -> None:
         """Take requests from the head of `running`; who finds no budget ends it, and stays."""
         draft.num_lookahead_slots = self._config.num_lookahead_slots
         running, budget = self._lane.running, draft.budget
-        while running:
+        while True:
+            if self._has_plain_decodes and draft.adapters is None:
+                self._serve_plain_decodes(draft)
+            if not running:
+                break
             request = running.first
             num_tokens = self._token_count.of_started(request, budget, chunks=draft.chunks)
             if num_tokens == 0:
@@ -37,6 +42,38 @@ class RunningPass:
             running.pop_first()
             if self._make_room(request, draft):
                 self._serve(request, num_tokens, draft)
+
+    def _serve_plain_decodes(self, draft: StepDraft) -> None:
+        """Serve who wants one token, up to the first that is different, or while a block is free.
+
+        This is nearly all of a step, and the rest of this file in short: most decodes neither need
+        a block nor fill one. V0 wants to see a free block for each of them all the same.
+        """
+        tables, size = self._tables, self._config.block_size
+        gpu, table_tokens = tables.gpu, tables.num_table_tokens
+        limit = self._token_count.max_decodes(draft.budget, chunks=draft.chunks)
+        num_free = gpu.num_free
+        served: list[ScheduledRow] = []
+        for request in self._lane.running:
+            num_tokens = len(request.all_token_ids)
+            if (
+                request.is_prefill_chunk
+                or table_tokens[request.request_id] != num_tokens - 1
+                or len(served) >= limit
+                or not num_free
+            ):
+                break
+            row = ScheduledRow(request, RowKind.RUNNING, False, 1, 0, len(request.block_ids))
+            if num_tokens % size < 2:  # it has just filled a block, or gone beyond one
+                self._put_into_table(row)
+                num_free = gpu.num_free
+            else:
+                table_tokens[request.request_id] = num_tokens
+            served.append(row)
+        self._lane.running.drop_first(len(served))
+        draft.running_decodes += served
+        request_ids = [row.request.request_id for row in served]
+        draft.budget.add_decodes(request_ids, counts_seqs=draft.chunks)
 
     def _make_room(self, request: Request, draft: StepDraft) -> bool:
         """Preempt from the tail until the request can go on; false: it was itself the last."""
@@ -67,14 +104,18 @@ class RunningPass:
             num_tokens,
             num_blocks_before=len(request.block_ids),
         )
-        self._tables.append(request, self._num_lookahead(request))
-        num_computed = request.num_computed_tokens + num_tokens
-        row.has_new_table = self._tables.register_full_blocks(request, num_computed)
+        self._put_into_table(row)
         (draft.running_prefills if is_prefill else draft.running_decodes).append(row)
         draft.budget.add_tokens(request.request_id, num_tokens)
         if draft.chunks:
             draft.budget.add_seq(request.request_id)
         use_adapter(request, draft)
+
+    def _put_into_table(self, row: ScheduledRow) -> None:
+        request = row.request
+        self._tables.append(request, self._num_lookahead(request))
+        num_computed = request.num_computed_tokens + row.num_tokens
+        row.has_new_table = self._tables.register_full_blocks(request, num_computed)
 
     def _num_lookahead(self, request: Request) -> int:
         return 0 if request.is_prefill_chunk else self._config.num_lookahead_slots

@@ -72,8 +72,8 @@ class StepPlanner:
         lane.settle_queues()
         draft.order_batch()
         if self._config.enable_prefix_caching:
-            for row in draft.rows:
-                lane.tables.note_access(row.request, lane.clock_ms)
+            served = [row.request.request_id for row in draft.rows]
+            lane.tables.note_access(served, lane.clock_ms)
             draft.fresh_block_ids = set(lane.tables.gpu.fresh)
             lane.tables.gpu.end_step()
 

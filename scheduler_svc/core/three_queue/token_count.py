@@ -33,6 +33,12 @@ class TokenCount:
             num_tokens = request.num_tokens - request.num_computed_tokens
         return self._chunk(num_tokens, budget) if chunks else num_tokens
 
+    def max_decodes(self, budget: SchedulingBudget, *, chunks: bool) -> int:
+        """How many decodes in a row find budget for their token."""
+        if not chunks:
+            return budget.max_num_seqs
+        return budget.num_tokens_left - (self._block_size - 1 if self._caches else 0)
+
     def _chunk(self, num_tokens: int, budget: SchedulingBudget) -> int:
         """With prefix caching, V0 hands out whole blocks of what is left, to decodes as well."""
         left = budget.num_tokens_left

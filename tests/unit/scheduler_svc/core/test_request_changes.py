@@ -57,7 +57,7 @@ def test_a_decode_stores_its_token_and_nothing_else() -> None:
     decode(request, 5)
     added(changes, request)  # from a prefill's four tokens in flight to one
     decode(request, 258)
-    assert added(changes, request) == Delta(writes={OUTPUTS: (4, b"\x02\x01\0\0")})
+    assert added(changes, request) == Delta(outputs={"r": (4, b"\x02\x01\0\0")})
 
 
 def test_progress_that_is_not_a_plain_decode_writes_the_row() -> None:
@@ -67,7 +67,7 @@ def test_progress_that_is_not_a_plain_decode_writes_the_row() -> None:
     decode(request, 5)
     delta = added(changes, request)
     assert delta.fields[REQUESTS]["r"].startswith(b"RUNNING|e0|g0|1|1|1|")
-    assert delta.writes == {OUTPUTS: (0, b"\x05\0\0\0")}
+    assert delta.outputs == {"r": (0, b"\x05\0\0\0")}
 
 
 def test_several_tokens_are_one_write_behind_those_stored() -> None:
@@ -77,7 +77,7 @@ def test_several_tokens_are_one_write_behind_those_stored() -> None:
     added(changes, request)
     decode(request, 6)
     decode(request, 7)
-    assert added(changes, request).writes == {OUTPUTS: (4, b"\x06\0\0\0\x07\0\0\0")}
+    assert added(changes, request).outputs == {"r": (4, b"\x06\0\0\0\x07\0\0\0")}
 
 
 def test_a_table_that_grew_is_written_without_a_row() -> None:
@@ -85,8 +85,9 @@ def test_a_table_that_grew_is_written_without_a_row() -> None:
     changes = stored(request)
     request.block_ids.append(11)
     delta = Delta()
-    changes.add(delta, [request], ())
+    changes.add_grown(delta, [request])
     assert delta == Delta(fields={TABLES: {"r": b"7 8 11"}})
+    assert added(changes, request) == Delta()
 
 
 def test_a_table_that_was_given_back_and_taken_anew_is_another() -> None:
@@ -117,7 +118,7 @@ def test_output_that_is_another_replaces_what_is_stored() -> None:
     delta = Delta()
     changes.add(delta, [request], {"r"})
     assert OUTPUTS in delta.dropped
-    assert delta.writes == {OUTPUTS: (0, b"\x09\0\0\0")}
+    assert delta.outputs == {"r": (0, b"\x09\0\0\0")}
 
 
 def test_a_forgotten_request_leaves_nothing() -> None:
