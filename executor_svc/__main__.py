@@ -52,7 +52,7 @@ def main() -> None:
     )
     try:
         runner = _load(config)
-        model_digest = ModelDirectory.load(config.model).fingerprint()
+        model_digest = ModelDirectory.load(config.model).fingerprint(config.quantization)
         tracer = open_tracer(names.SERVICE_EXECUTOR, config.executor_id)
     except (ModelError, ModelDirectoryError, TracingError) as error:
         sys.exit(f"executor_svc: error: {error}")
@@ -80,6 +80,7 @@ def _load(config: ExecutorServiceConfig) -> ModelRunner:
         gpu_memory_utilization=config.gpu_memory_utilization,
         is_deterministic=config.deterministic,
         load_format=config.load_format,
+        quantization=config.quantization,
         speculative_method=config.speculative_method,
         draft_model=config.draft_model,
     )

@@ -36,6 +36,10 @@ class ExecutorServiceConfig(TlsConfig):
     load_format: str = field(
         default="auto", metadata={"help": "auto | dummy: random weights, to measure with"}
     )
+    quantization: str = field(
+        default="none",
+        metadata={"help": "weights of products on a CPU: none | int8 | q4_1 (4-bit groups)"},
+    )
     gpu_memory_utilization: float = field(
         default=0.9, metadata={"help": "share of a GPU's memory for weights and KV cache"}
     )

@@ -26,6 +26,7 @@ from executor_svc.models.causal_lm import CausalLM
 from executor_svc.models.decoder_config import ARCHITECTURES
 from executor_svc.models.hand import HandModel
 from executor_svc.models.llama import build_llama
+from executor_svc.quantization import NONE, check_quantization
 from executor_svc.self_check import check_bit_exactness
 from executor_svc.weights import ModelError, RandomWeights, ReportProgress, Weights
 from kernels.gpu import on_gpu
@@ -57,6 +58,7 @@ class LoadOptions:
     gpu_memory_utilization: float = 0.9
     is_deterministic: bool = False  # on a GPU; a CPU always is
     load_format: str = "auto"
+    quantization: str = NONE
 
 
 @dataclass(slots=True, frozen=True)
@@ -66,6 +68,7 @@ class LoadPlace:
     dtype: torch.dtype
     device: torch.device
     is_random: bool = False
+    quantization: str = NONE
 
 
 def _build_hand_model(
@@ -73,6 +76,8 @@ def _build_hand_model(
 ) -> CausalLM:
     if on_gpu(torch.empty(0, device=place.device)):
         raise ModelError("the hand model runs on a CPU alone: --device cpu")
+    if place.quantization != NONE:
+        raise ModelError(f"--quantization {place.quantization}: the hand model has no weights")
     return HandModel(
         vocab_size=int(config.get("vocab_size", 259)),
         max_model_len=int(config.get("max_position_embeddings", 0)),
@@ -83,9 +88,10 @@ def _build_llama(
     model_dir: Path, config: ModelConfig, place: LoadPlace, report: ReportProgress | None
 ) -> CausalLM:
     if place.is_random:
-        return build_llama(config, RandomWeights(place.dtype, place.device), place.dtype)
-    weights = Weights(model_dir, place.dtype, report, place.device)
-    return build_llama(config, weights, place.dtype)
+        weights: Weights = RandomWeights(place.dtype, place.device)
+    else:
+        weights = Weights(model_dir, place.dtype, report, place.device)
+    return build_llama(config, weights, place.dtype, place.quantization)
 
 
 BuildModel = Callable[[Path, ModelConfig, LoadPlace, ReportProgress | None], CausalLM]
@@ -108,7 +114,8 @@ def load_model_runner(
     kernels.set_batch_invariant(options.is_deterministic)
     config = read_model_config(Path(model_dir))
     dtype, is_random = _torch_dtype(options.dtype, config), _is_random(options.load_format)
-    place = LoadPlace(dtype, device.torch_device, is_random)
+    check_quantization(options.quantization, dtype, is_gpu=device.is_gpu)
+    place = LoadPlace(dtype, device.torch_device, is_random, options.quantization)
     model = build_model(Path(model_dir), config, place, report_progress)
     if device.is_gpu and options.draft_model is not None:
         raise ModelError("--draft-model runs on a CPU alone: --device cpu, or ngram for a GPU")
@@ -179,13 +186,12 @@ def _load_draft_model(options: LoadOptions, model: CausalLM) -> CausalLM | None:
     return draft_model
 
 
-def load_model(
-    model_dir: Path, dtype: str = "auto", report_progress: ReportProgress | None = None
-) -> CausalLM:
+def load_model(model_dir: Path, dtype: str = "auto", quantization: str = NONE) -> CausalLM:
     """On the CPU."""
     config = read_model_config(model_dir)
-    place = LoadPlace(_torch_dtype(dtype, config), torch.device("cpu"))
-    return build_model(model_dir, config, place, report_progress)
+    place = LoadPlace(_torch_dtype(dtype, config), torch.device("cpu"), quantization=quantization)
+    check_quantization(quantization, place.dtype, is_gpu=False)
+    return build_model(model_dir, config, place)
 
 
 def build_model(

@@ -18,7 +18,9 @@ import torch
 import torch.nn.functional as F
 
 from kernels.gpu import is_batch_invariant, on_gpu, triton_ops
+from kernels.grouped_weight import GroupedWeight
 from kernels.native import NativeKernels, native_kernels
+from kernels.native.grouped_records import make_records
 
 Product = Callable[[torch.Tensor], torch.Tensor]
 
@@ -72,15 +74,24 @@ class RowExactLinear:
     """One weight [out_features, in_features], packed where the library can.
 
     In bfloat16 our own product is used where it is compiled: it is exact as it is written. On a
-    GPU the library's is used, or our own where rows have to be exact.
+    GPU the library's is used, or our own where rows have to be exact. A grouped weight stays in
+    its groups where our own product is there, and is a bfloat16 weight elsewhere.
     """
 
     def __init__(
         self,
-        weight: torch.Tensor,
+        weight: torch.Tensor | GroupedWeight,
         bias: torch.Tensor | None = None,
         padding: RowPadding | None = None,
     ) -> None:
+        if isinstance(weight, GroupedWeight):
+            native = native_kernels()
+            if native is not None:
+                self.in_features, self.dtype = weight.in_features, torch.bfloat16
+                self._product = native_grouped_product(native, weight, bias)
+                self.row_counts = RowCounts((), is_exact=True)
+                return
+            weight = weight.dequantized()
         self.in_features, self.dtype = weight.shape[1], weight.dtype
         if on_gpu(weight):
             self._product = gpu_product(weight, bias)
@@ -126,6 +137,13 @@ def native_product(
 ) -> Product:
     packed = native.pack_linear(weight)
     return lambda x: native.linear(x, packed, bias, weight.shape[0])
+
+
+def native_grouped_product(
+    native: NativeKernels, weight: GroupedWeight, bias: torch.Tensor | None
+) -> Product:
+    records, method, out_features = make_records(weight), weight.method, weight.out_features
+    return lambda x: native.linear_groups(x, records, method, bias, out_features)
 
 
 def packed_product(weight: torch.Tensor, bias: torch.Tensor | None) -> Product:

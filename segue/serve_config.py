@@ -14,7 +14,7 @@ EXECUTOR_FLAGS = (
     *("dtype", "kv_cache_bytes", "num_blocks", "num_cpu_blocks", "num_threads"),
     *("block_size", "max_model_len", "heartbeat_s", "trace_slow_step_ms"),
     *("swap_space_bytes", "speculative_method", "draft_model"),
-    *("device", "deterministic", "load_format", "gpu_memory_utilization"),
+    *("device", "deterministic", "load_format", "gpu_memory_utilization", "quantization"),
 )
 SCHEDULER_FLAGS = (
     *("policy", "log_steps", "block_size", "max_model_len", "lease_ttl_s", "heartbeat_s"),
@@ -75,6 +75,10 @@ class ServeConfig:
     )
     load_format: str | None = field(
         default=None, metadata={"help": "auto | dummy: random weights, to measure with"}
+    )
+    quantization: str = field(
+        default="none",
+        metadata={"help": "weights of products on a CPU: none | int8 | q4_1 (4-bit groups)"},
     )
     gpu_memory_utilization: float | None = field(
         default=None, metadata={"help": "share of a GPU's memory for weights and KV cache"}

@@ -1,8 +1,8 @@
 """Says whose state a Redis holds, so that no model is served on another one's.
 
 Knows one hash beside the scheduler's rows; knows nothing about the rows. Invariant: it is written
-where there is none, and never changed but for the schema: another model or block size, or a schema
-that a scheduler of this version does not read, needs a fresh state.
+where there is none, and never changed but for the schema: another model, quantisation or block
+size, or a schema that a scheduler of this version does not read, needs a fresh state.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from typing import Any, cast
 from redis.exceptions import RedisError
 
 from segue.embedded_redis import RedisUnusable, connect, without_password
+from segue.model_files.model_directory import UNQUANTIZED
 from segue.version import OLDEST_STATE_SCHEMA_VERSION
 
 _NAMES = {
     "model_fingerprint": "another model",
     "block_size": "another block size",
     "schema_version": "another schema version",
+    "quantization": "another quantization",
 }
 
 
@@ -34,6 +36,7 @@ class StateIdentity:
     model_fingerprint: str
     block_size: int
     schema_version: int
+    quantization: str = UNQUANTIZED
 
 
 async def claim_state(url: str, deployment: str, identity: StateIdentity) -> None:
@@ -47,6 +50,8 @@ async def claim_state(url: str, deployment: str, identity: StateIdentity) -> Non
         schema_version = cast("bytes | None", await client.hget(f"{tag}:meta", "schema_version"))
         if schema_version is not None:
             found["schema_version"] = schema_version.decode()
+        if "model_fingerprint" in found:  # maybe from before there was a choice
+            found.setdefault("quantization", UNQUANTIZED)
         version = int(found.get("schema_version", identity.schema_version))
         if OLDEST_STATE_SCHEMA_VERSION <= version < identity.schema_version:
             found.pop("schema_version", None)

@@ -19,6 +19,7 @@ from executor_svc.layers.mixture_of_experts import MixtureOfExperts
 from executor_svc.layers.mlp import GatedMLP
 from executor_svc.layers.rotary import RotaryTable
 from executor_svc.models.decoder_config import DecoderConfig, ExpertsConfig, read_decoder_config
+from executor_svc.quantization import NONE, hold, hold_head
 from executor_svc.weights import ModelError, Weights
 from kernels import (
     AttentionMetadata,
@@ -45,7 +46,9 @@ class LlamaLayer:
 class LlamaModel:
     """See `CausalLM`."""
 
-    def __init__(self, config: DecoderConfig, weights: Weights, dtype: torch.dtype) -> None:
+    def __init__(
+        self, config: DecoderConfig, weights: Weights, dtype: torch.dtype, quantization: str
+    ) -> None:
         self._config = config
         try:
             self._rotary = RotaryTable(config.rotary, dtype, weights.device)
@@ -55,13 +58,14 @@ class LlamaModel:
         embedding_shape = (config.vocab_size, config.hidden_size)
         self._embedding = weights.get("model.embed_tokens.weight", embedding_shape)
         padding = RowPadding()
-        self._layers = [_load_layer(config, weights, i, padding) for i in range(config.num_layers)]
+        self._layers = [
+            _load_layer(config, _LayerWeights(weights, index, padding, quantization))
+            for index in range(config.num_layers)
+        ]
         self._final_norm = weights.get("model.norm.weight", hidden)
         is_tied = config.has_tied_embeddings or "lm_head.weight" not in weights
-        self._head = RowExactLinear(
-            self._embedding if is_tied else weights.get("lm_head.weight", embedding_shape),
-            padding=padding,
-        )
+        head = self._embedding if is_tied else weights.get("lm_head.weight", embedding_shape)
+        self._head = RowExactLinear(hold_head(head, quantization), padding=padding)
         self._dtype = dtype
 
     @property
@@ -129,36 +133,37 @@ class LlamaModel:
         )
 
 
-def build_llama(config: dict[str, Any], weights: Weights, dtype: torch.dtype) -> LlamaModel:
-    return LlamaModel(read_decoder_config(config), weights, dtype)
+def build_llama(
+    config: dict[str, Any], weights: Weights, dtype: torch.dtype, quantization: str = NONE
+) -> LlamaModel:
+    return LlamaModel(read_decoder_config(config), weights, dtype, quantization)
 
 
-def _load_layer(
-    config: DecoderConfig, weights: Weights, index: int, padding: RowPadding
-) -> LlamaLayer:
-    prefix = f"model.layers.{index}."
-    hidden = (config.hidden_size,)
-    load = _LayerWeights(weights, prefix, padding)
+def _load_layer(config: DecoderConfig, load: _LayerWeights) -> LlamaLayer:
     experts = config.experts
-    is_sparse = experts is not None and experts.is_sparse[index]
+    is_sparse = experts is not None and experts.is_sparse[load.index]
     return LlamaLayer(
-        input_norm=weights.get(prefix + "input_layernorm.weight", hidden),
+        input_norm=load.vector("input_layernorm.weight", config.hidden_size),
         attention=_load_attention(config, load),
-        post_attention_norm=weights.get(prefix + "post_attention_layernorm.weight", hidden),
+        post_attention_norm=load.vector("post_attention_layernorm.weight", config.hidden_size),
         mlp=_load_experts(config, experts, load)
         if is_sparse and experts is not None
         else _load_mlp(config, load),
-        window=config.windows[index],
+        window=config.windows[load.index],
     )
 
 
 class _LayerWeights:
     """The weights of one layer, by their names within it."""
 
-    def __init__(self, weights: Weights, prefix: str, padding: RowPadding) -> None:
+    def __init__(
+        self, weights: Weights, index: int, padding: RowPadding, quantization: str
+    ) -> None:
+        self.index = index
         self._weights = weights
-        self._prefix = prefix
+        self._prefix = f"model.layers.{index}."
         self._padding = padding
+        self._quantization = quantization
 
     def vector(self, name: str, size: int) -> torch.Tensor:
         return self._weights.get(self._prefix + name, (size,))
@@ -170,10 +175,15 @@ class _LayerWeights:
         get = self._weights.get
         named = [(self._prefix + name, size) for name, size in parts.items()]
         weight = torch.cat([get(f"{name}.weight", (size, in_features)) for name, size in named])
-        if not has_bias:
-            return RowExactLinear(weight, padding=self._padding)
-        bias = torch.cat([get(f"{name}.bias", (size,)) for name, size in named])
-        return RowExactLinear(weight, bias, self._padding)
+        bias = None
+        if has_bias:
+            bias = torch.cat([get(f"{name}.bias", (size,)) for name, size in named])
+        return RowExactLinear(hold(weight, self._quantization), bias, self._padding)
+
+    def router(self, name: str, num_experts: int, in_features: int) -> RowExactLinear:
+        """Never quantised: it is small, and a near choice of experts has to stay one."""
+        weight = self._weights.get(f"{self._prefix}{name}.weight", (num_experts, in_features))
+        return RowExactLinear(weight, padding=self._padding)
 
 
 def _load_attention(config: DecoderConfig, load: _LayerWeights) -> Attention:
@@ -223,7 +233,7 @@ def _load_experts(
         )
 
     return MixtureOfExperts(
-        load.fused({f"{names.block}.gate": experts.num_experts}, hidden),
+        load.router(f"{names.block}.gate", experts.num_experts, hidden),
         [expert(number) for number in range(experts.num_experts)],
         experts.num_experts_per_token,
         experts.normalizes,

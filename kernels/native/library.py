@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import torch
 
 from kernels.chunk_attention import AttentionShape
+from kernels.grouped_weight import GROUP_SIZE, INT8, Q4_1
 
 LANES = 16
 K_STEP = 32
@@ -20,6 +21,7 @@ HEAD_DIMS = tuple(LANES * n for n in (1, 2, 3, 4, 5, 6, 8, 16))
 MAX_GROUP_SIZE = 32
 # The instructions of the products, the best last.
 PORTABLE, AVX512_BF16, AMX = range(3)
+GROUP_KINDS = {INT8: 0, Q4_1: 1}  # groups.h
 
 _VOID, _INT, _BOOL, _FLOAT = ctypes.c_void_p, ctypes.c_int, ctypes.c_bool, ctypes.c_float
 _SIGNATURES: dict[str, tuple[object, Sequence[object]]] = {
@@ -27,6 +29,7 @@ _SIGNATURES: dict[str, tuple[object, Sequence[object]]] = {
     "segue_set_linear": (_BOOL, [_INT]),
     "segue_pack_linear": (None, [_VOID, _VOID, _INT, _INT, _INT]),
     "segue_linear": (None, [*[_VOID] * 4, *[_INT] * 3]),
+    "segue_linear_groups": (None, [_INT, *[_VOID] * 4, *[_INT] * 3]),
     "segue_paged_attention": (_BOOL, [_BOOL, *[_VOID] * 8]),
     "segue_add_rms_norm": (None, [_BOOL, *[_VOID] * 5, _INT, _INT, _FLOAT]),
     "segue_silu_and_mul": (None, [_BOOL, *[_VOID] * 2, *[_INT] * 2]),
@@ -65,13 +68,35 @@ class NativeKernels:
     ) -> torch.Tensor:
         """x [num_rows, k], packed for n outputs -> [num_rows, n], all bfloat16."""
         padded_k = packed.shape[1] * 2
-        if x.shape[1] != padded_k:
-            x = torch.nn.functional.pad(x, (0, padded_k - x.shape[1]))
-        x = x.contiguous()
+        x = _padded(x, padded_k)
         out = torch.empty(x.shape[0], n, dtype=torch.bfloat16)
         bias_at = None if bias is None else bias.data_ptr()
         self._library.segue_linear(
             x.data_ptr(), packed.data_ptr(), bias_at, out.data_ptr(), x.shape[0], n, padded_k
+        )
+        return out
+
+    def linear_groups(
+        self,
+        x: torch.Tensor,
+        records: torch.Tensor,  # of make_records
+        method: str,
+        bias: torch.Tensor | None,
+        n: int,
+    ) -> torch.Tensor:
+        """As `linear`, to the bits, with the weight that the groups stand for."""
+        padded_k = records.shape[1] * GROUP_SIZE
+        x = _padded(x, padded_k)
+        out = torch.empty(x.shape[0], n, dtype=torch.bfloat16)
+        self._library.segue_linear_groups(
+            GROUP_KINDS[method],
+            x.data_ptr(),
+            records.data_ptr(),
+            None if bias is None else bias.data_ptr(),
+            out.data_ptr(),
+            x.shape[0],
+            n,
+            padded_k,
         )
         return out
 
@@ -184,6 +209,13 @@ class NativeKernels:
         )
         assert is_done, "takes_heads was asked"
         return out
+
+
+def _padded(x: torch.Tensor, padded_k: int) -> torch.Tensor:
+    """Contiguous, with zeros up to this width."""
+    if x.shape[1] != padded_k:
+        x = torch.nn.functional.pad(x, (0, padded_k - x.shape[1]))
+    return x.contiguous()
 
 
 def _is_plain(x: torch.Tensor) -> bool:

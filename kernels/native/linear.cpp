@@ -6,21 +6,16 @@
 
 #include "thread_pool.h"
 
-namespace {
+TileProduct multiply_tile = nullptr;
 
-TileProduct multiply = nullptr;
-
-int num_blocks_of(int n) { return (n + LANES - 1) / LANES; }
-
-template <class Out>
-void write_row(Out *out, const float *row, const bf16 *bias, int n) {
+void write_row(bf16 *out, const float *row, const bf16 *bias, int n) {
   int i = 0;
   for (; i + LANES <= n; i += LANES) {
     const f32x16 value = load(row + i);
     store(out + i, bias ? value + load(bias + i) : value);
   }
   if (i == n) return;
-  Out rest[LANES];
+  bf16 rest[LANES];
   bf16 rest_of_bias[LANES] = {};
   if (bias) std::copy(bias + i, bias + n, rest_of_bias);
   const f32x16 value = load(row + i);
@@ -28,8 +23,19 @@ void write_row(Out *out, const float *row, const bf16 *bias, int n) {
   std::copy(rest, rest + (n - i), out + i);
 }
 
-template <class Out>
-void linear(const bf16 *x, const bf16 *packed, const bf16 *bias, Out *out, int m, int n, int k) {
+extern "C" {
+
+// 0: any compiler's code, 1: AVX-512 with bfloat16, 2: AMX. False where this machine lacks it.
+bool segue_set_linear(int kind) {
+  if (kind == 1 && !has_avx512_bf16()) return false;
+  if (kind == 2 && !has_amx()) return false;
+  multiply_tile = kind == 2 ? multiply_amx : kind == 1 ? multiply_avx512_bf16 : multiply_portably;
+  return true;
+}
+
+// x [m][k], bias [n] or null -> out [m][n]; k is what the weight was padded to.
+void segue_linear(const bf16 *x, const bf16 *packed, const bf16 *bias, bf16 *out, int m, int n,
+                  int k) {
   const int num_blocks = num_blocks_of(n);
   // For few rows a part reads its weights once; for many, x stays in the cache of each core.
   const int width = m <= LANES ? MAX_TILE_BLOCKS : 2;
@@ -39,25 +45,14 @@ void linear(const bf16 *x, const bf16 *packed, const bf16 *bias, Out *out, int m
     float sums[MAX_TILE_ROWS * MAX_TILE_BLOCKS * LANES];
     for (int row = 0; row < m; row += MAX_TILE_ROWS) {
       const int rows = std::min(MAX_TILE_ROWS, m - row);
-      multiply({x + (int64_t)row * k, packed + (int64_t)first * k * LANES, rows, blocks, k, sums});
+      multiply_tile(
+          {x + (int64_t)row * k, packed + (int64_t)first * k * LANES, rows, blocks, k, sums, k});
       const int column = first * LANES, columns = std::min(n - column, blocks * LANES);
       for (int i = 0; i < rows; i++)
         write_row(out + (int64_t)(row + i) * n + column, sums + i * blocks * LANES,
                   bias ? bias + column : nullptr, columns);
     }
   });
-}
-
-}  // namespace
-
-extern "C" {
-
-// 0: any compiler's code, 1: AVX-512 with bfloat16, 2: AMX. False where this machine lacks it.
-bool segue_set_linear(int kind) {
-  if (kind == 1 && !has_avx512_bf16()) return false;
-  if (kind == 2 && !has_amx()) return false;
-  multiply = kind == 2 ? multiply_amx : kind == 1 ? multiply_avx512_bf16 : multiply_portably;
-  return true;
 }
 
 // weight [n][k] -> packed [ceil(n / 16)][padded_k / 2][16][2], zeros behind the edges.
@@ -72,11 +67,5 @@ void segue_pack_linear(const bf16 *weight, bf16 *packed, int n, int k, int padde
             is_inside ? weight[(int64_t)row * k + column] : 0;
       }
   });
-}
-
-// x [m][k], bias [n] or null -> out [m][n]; k is what the weight was padded to.
-void segue_linear(const bf16 *x, const bf16 *packed, const bf16 *bias, bf16 *out, int m, int n,
-                  int k) {
-  linear(x, packed, bias, out, m, n, k);
 }
 }

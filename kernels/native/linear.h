@@ -8,10 +8,12 @@
 #include "vectors.h"
 
 struct Tile {
-  const bf16 *x;       // [num_rows][K], rows contiguous
+  const bf16 *x;       // [num_rows][K], rows x_stride apart
   const bf16 *packed;  // of the first of the blocks of outputs
   int num_rows, num_blocks, k;
   float *out;  // [num_rows][num_blocks * 16]
+  int64_t x_stride;
+  bool continues = false;  // adds to out, which has the sums of the inputs before
 };
 
 using TileProduct = void (*)(const Tile &);
@@ -19,8 +21,13 @@ using TileProduct = void (*)(const Tile &);
 // Sizes that each product is fastest with. K is a multiple of K_STEP.
 constexpr int K_STEP = 32, MAX_TILE_ROWS = 32, MAX_TILE_BLOCKS = 4;
 
+extern TileProduct multiply_tile;  // the chosen one of these
 void multiply_portably(const Tile &tile);
 bool has_avx512_bf16();
 void multiply_avx512_bf16(const Tile &tile);
 bool has_amx();  // and the system lets us use it
 void multiply_amx(const Tile &tile);
+
+inline int num_blocks_of(int n) { return (n + LANES - 1) / LANES; }
+// Rounds the first n sums of a row, after adding the bias where there is one.
+void write_row(bf16 *out, const float *row, const bf16 *bias, int n);

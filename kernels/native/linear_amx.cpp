@@ -40,13 +40,24 @@ inline void prefetch(const bf16 *weights) {
 
 // Two blocks of outputs; HAS_LOWER: more than 16 rows.
 template <bool HAS_LOWER> void multiply_pair(const Tile &tile, int block) {
-  const int64_t k = tile.k, x_stride = k * sizeof(bf16);
+  const int64_t k = tile.k, x_stride = tile.x_stride * sizeof(bf16);
+  const int64_t columns = tile.num_blocks * LANES, out_stride = columns * sizeof(float);
+  float *out = tile.out + block * LANES;
   const bf16 *left = tile.packed + block * k * LANES, *right = left + k * LANES;
-  _tile_zero(0);
-  _tile_zero(1);
-  if (HAS_LOWER) {
-    _tile_zero(2);
-    _tile_zero(3);
+  if (tile.continues) {
+    _tile_loadd(0, out, out_stride);
+    _tile_loadd(1, out + LANES, out_stride);
+    if (HAS_LOWER) {
+      _tile_loadd(2, out + 16 * columns, out_stride);
+      _tile_loadd(3, out + 16 * columns + LANES, out_stride);
+    }
+  } else {
+    _tile_zero(0);
+    _tile_zero(1);
+    if (HAS_LOWER) {
+      _tile_zero(2);
+      _tile_zero(3);
+    }
   }
   for (int64_t at = 0; at < k; at += 32) {
     prefetch(left + at * LANES);
@@ -57,13 +68,11 @@ template <bool HAS_LOWER> void multiply_pair(const Tile &tile, int block) {
     _tile_dpbf16ps(0, 4, 6);
     _tile_dpbf16ps(1, 4, 7);
     if (HAS_LOWER) {
-      _tile_loadd(5, tile.x + 16 * k + at, x_stride);
+      _tile_loadd(5, tile.x + 16 * tile.x_stride + at, x_stride);
       _tile_dpbf16ps(2, 5, 6);
       _tile_dpbf16ps(3, 5, 7);
     }
   }
-  const int64_t columns = tile.num_blocks * LANES, out_stride = columns * sizeof(float);
-  float *out = tile.out + block * LANES;
   _tile_stored(0, out, out_stride);
   _tile_stored(1, out + LANES, out_stride);
   if (HAS_LOWER) {
@@ -73,23 +82,28 @@ template <bool HAS_LOWER> void multiply_pair(const Tile &tile, int block) {
 }
 
 void multiply_single(const Tile &tile, int block, bool has_lower) {
-  const int64_t k = tile.k, x_stride = k * sizeof(bf16);
+  const int64_t k = tile.k, x_stride = tile.x_stride * sizeof(bf16);
+  const int64_t columns = tile.num_blocks * LANES, out_stride = columns * sizeof(float);
+  float *out = tile.out + block * LANES;
   const bf16 *weights = tile.packed + block * k * LANES;
-  _tile_zero(0);
-  _tile_zero(2);
+  if (tile.continues) {
+    _tile_loadd(0, out, out_stride);
+    if (has_lower) _tile_loadd(2, out + 16 * columns, out_stride);
+  } else {
+    _tile_zero(0);
+    _tile_zero(2);
+  }
   for (int64_t at = 0; at < k; at += 32) {
     _tile_loadd(6, weights + at * LANES, TILE_BYTES_OF_ROW);
     _tile_loadd(4, tile.x + at, x_stride);
     _tile_dpbf16ps(0, 4, 6);
     if (has_lower) {
-      _tile_loadd(5, tile.x + 16 * k + at, x_stride);
+      _tile_loadd(5, tile.x + 16 * tile.x_stride + at, x_stride);
       _tile_dpbf16ps(2, 5, 6);
     }
   }
-  const int64_t columns = tile.num_blocks * LANES;
-  _tile_stored(0, tile.out + block * LANES, columns * sizeof(float));
-  if (has_lower)
-    _tile_stored(2, tile.out + 16 * columns + block * LANES, columns * sizeof(float));
+  _tile_stored(0, out, out_stride);
+  if (has_lower) _tile_stored(2, out + 16 * columns, out_stride);
 }
 
 }  // namespace

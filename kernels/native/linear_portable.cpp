@@ -7,8 +7,12 @@ template <int ROWS> void multiply_rows(const Tile &tile, int first_row) {
   const int64_t k = tile.k;
   for (int block = 0; block < tile.num_blocks; block++) {
     const bf16 *weights = tile.packed + block * k * LANES;
-    const bf16 *x = tile.x + first_row * k;
+    const bf16 *x = tile.x + first_row * tile.x_stride;
+    float *out = tile.out + (first_row * tile.num_blocks + block) * LANES;
+    const int64_t out_stride = tile.num_blocks * LANES;
     f32x16 sums[ROWS] = {};
+    if (tile.continues)
+      for (int i = 0; i < ROWS; i++) sums[i] = load(out + i * out_stride);
     for (int64_t pair = 0; pair < k / 2; pair++) {
       u32x16 both;
       std::memcpy(&both, weights + pair * 2 * LANES, sizeof(both));
@@ -16,13 +20,12 @@ template <int ROWS> void multiply_rows(const Tile &tile, int first_row) {
       const f32x16 second = bits_as<f32x16>(both & 0xffff0000u);
       for (int i = 0; i < ROWS; i++) {
         uint32_t inputs;
-        std::memcpy(&inputs, x + i * k + pair * 2, sizeof(inputs));
+        std::memcpy(&inputs, x + i * tile.x_stride + pair * 2, sizeof(inputs));
         sums[i] += first * bits_as<float>(inputs << 16);
         sums[i] += second * bits_as<float>(inputs & 0xffff0000u);
       }
     }
-    for (int i = 0; i < ROWS; i++)
-      store(tile.out + ((first_row + i) * tile.num_blocks + block) * LANES, sums[i]);
+    for (int i = 0; i < ROWS; i++) store(out + i * out_stride, sums[i]);
   }
 }
 

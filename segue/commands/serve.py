@@ -130,7 +130,9 @@ async def serve(config: ServeConfig, unknown: Sequence[str], console: Console) -
                 elif not await embedded_redis.answers(plan.redis_url):
                     url = embedded_redis.without_password(plan.redis_url)
                     raise RedisUnusable(f"no Redis answers at {url}")
-                identity = StateIdentity(fingerprint, config.block_size, STATE_SCHEMA_VERSION)
+                identity = StateIdentity(
+                    fingerprint, config.block_size, STATE_SCHEMA_VERSION, config.quantization
+                )
                 await claim_state(plan.redis_url, plan.deployment, identity)
                 await _start_services(supervisor, plan, unknown)
                 await report.note()

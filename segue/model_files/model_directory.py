@@ -21,6 +21,7 @@ DEFAULT_SAMPLING_KEYS = ("temperature", "top_p", "top_k", "min_p", "repetition_p
 # A safetensors file begins with the length of its JSON header, 8 bytes little-endian.
 SAFETENSORS_LENGTH = struct.Struct("<Q")
 MAX_SAFETENSORS_HEADER = 100 << 20
+UNQUANTIZED = "none"  # by --quantization
 
 
 class ModelDirectoryError(ValueError):
@@ -93,8 +94,9 @@ class ModelDirectory:
         value = self.config.get("max_position_embeddings", 0)
         return value if isinstance(value, int) else 0
 
-    def fingerprint(self) -> str:
-        """Names the model: configuration, tokenizer, and names, shapes and sizes of the weights.
+    def fingerprint(self, quantization: str = UNQUANTIZED) -> str:
+        """Names the model: configuration, tokenizer, and names, shapes and sizes of the weights,
+        and what its weights are made into where it is served.
 
         The weights themselves are not read, so it takes milliseconds for a model of any size.
         """
@@ -107,6 +109,8 @@ class ModelDirectory:
         for weights in sorted(self.path.glob("*.safetensors")):
             digest.update(f"{weights.name} {weights.stat().st_size}\n".encode())
             digest.update(_safetensors_header(weights))
+        if quantization != UNQUANTIZED:
+            digest.update(quantization.encode())
         return digest.hexdigest()
 
 

@@ -13,6 +13,7 @@ import torch
 
 from executor_svc.model_loader import load_model
 from executor_svc.models.causal_lm import CausalLM
+from kernels.grouped_weight import METHODS
 from segue.model_files.demo_model import SMOLLM2_135M, cache_dir
 from tests.executor_driver import ExecutorDriver
 from tests.tiny_checkpoint import FAMILIES, write_tiny_llama
@@ -29,22 +30,23 @@ TINY_MODELS: dict[str, dict[str, Any]] = {
     "multi_head": {"num_attention_heads": 4, "num_key_value_heads": 4},
     "untied": {"tie_word_embeddings": False, "hidden_size": 192},
 }
+QUANTIZED_MODELS = ("grouped", "untied", "qwen2", "qwen3_moe")
 Logits = dict[int, torch.Tensor]  # by output index
 
 
 @pytest.fixture(
     scope="module",
     params=[
-        pytest.param((name, dtype), marks=[pytest.mark.slow] if name == "smollm2" else [])
-        for dtype in ("float32", "bfloat16")
-        for name in (*TINY_MODELS, "smollm2")
+        pytest.param((name, form), marks=[pytest.mark.slow] if name == "smollm2" else [])
+        for form in ("float32", "bfloat16", *METHODS)
+        for name in (*(QUANTIZED_MODELS if form in METHODS else TINY_MODELS), "smollm2")
     ],
     ids="-".join,
 )
 def model(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[CausalLM]:
-    name, dtype = request.param
+    name, form = request.param
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)
     if name == "smollm2":
@@ -53,7 +55,10 @@ def model(
             pytest.skip("the demo model is not in the cache: segue model fetch smollm2-135m")
     else:
         model_dir = write_tiny_llama(tmp_path_factory.mktemp(name), **TINY_MODELS[name])
-    yield load_model(model_dir, dtype)
+    if form in METHODS:
+        yield load_model(model_dir, "bfloat16", form)
+    else:
+        yield load_model(model_dir, form)
     torch.set_num_threads(num_threads)
 
 

@@ -110,6 +110,7 @@ async def test_a_state_is_claimed_once_and_known_again(redis_server: RedisProces
     [
         (StateIdentity("b" * 64, 16, 1), "another model (aaaaaaaaaaaa, now bbbbbbbbbbbb)"),
         (StateIdentity("a" * 64, 32, 1), "another block size (16, now 32)"),
+        (StateIdentity("a" * 64, 16, 1, "int8"), "another quantization (none, now int8)"),
     ],
 )
 async def test_another_identity_is_refused_until_it_is_forgotten(
@@ -122,6 +123,19 @@ async def test_another_identity_is_refused_until_it_is_forgotten(
     assert "--fresh" in str(refused.value)
     await forget_state(redis_server.url, "d")
     await claim_state(redis_server.url, "d", other)
+
+
+async def test_a_state_from_before_quantization_is_of_unquantised_weights(
+    redis_server: RedisProcess,
+) -> None:
+    """Going on with other weights would change the texts that are under way."""
+    await claim_state(redis_server.url, "d", IDENTITY)
+    client = embedded_redis.connect(redis_server.url)
+    await client.hdel("{segue:d}:identity", "quantization")  # pyright: ignore[reportGeneralTypeIssues]
+    await client.aclose()
+    with pytest.raises(StateMismatch, match=r"another quantization \(none, now q4_1\)"):
+        await claim_state(redis_server.url, "d", StateIdentity("a" * 64, 16, 1, "q4_1"))
+    await claim_state(redis_server.url, "d", IDENTITY)
 
 
 async def test_an_older_schema_is_claimed_and_a_newer_one_refused(

@@ -10,6 +10,7 @@ import torch
 
 from executor_svc.model_loader import LoadOptions, ModelError, load_model, load_model_runner
 from executor_svc.models.llama import LlamaModel
+from executor_svc.quantization import check_quantization
 from segue.model_files.hand import write_hand_model
 from tests.tiny_checkpoint import write_tiny_llama
 
@@ -99,6 +100,32 @@ def test_auto_dtype(tmp_path: Path, saved: str, loaded: torch.dtype) -> None:
     model = load_model(model_dir)
     assert isinstance(model, LlamaModel)
     assert model.kv_cache_spec.dtype == loaded
+
+
+@pytest.mark.parametrize(
+    ("quantization", "dtype", "message"),
+    [
+        ("awq", "bfloat16", "'awq' is not one of none, int8, q4_1"),
+        ("int8", "float32", "--quantization int8 computes in bfloat16: --dtype bfloat16"),
+    ],
+)
+def test_a_quantization_that_can_not_be_had(
+    tmp_path: Path, quantization: str, dtype: str, message: str
+) -> None:
+    options = LoadOptions(dtype=dtype, quantization=quantization)
+    with pytest.raises(ModelError, match=message):
+        load_model_runner(write_tiny_llama(tmp_path), options)
+
+
+def test_the_hand_model_has_nothing_to_quantise(tmp_path: Path) -> None:
+    write_hand_model(tmp_path)
+    with pytest.raises(ModelError, match="q4_1: the hand model has no weights"):
+        load_model_runner(tmp_path, LoadOptions(dtype="bfloat16", quantization="q4_1"))
+
+
+def test_a_gpu_takes_no_quantization() -> None:
+    with pytest.raises(ModelError, match="q4_1 runs on a CPU alone: --device cpu"):
+        check_quantization("q4_1", torch.bfloat16, is_gpu=True)
 
 
 def test_progress_is_reported(tmp_path: Path) -> None:

@@ -106,5 +106,8 @@ def test_the_fingerprint_sees_configuration_shapes_and_sizes(directory: Path) ->
     _change(directory / "config.json", rope_theta=1.0)
     fingerprints.append(ModelDirectory.load(directory).fingerprint())
 
-    assert len(set(fingerprints)) == 5
+    fingerprints.append(ModelDirectory.load(directory).fingerprint("int8"))
+    fingerprints.append(ModelDirectory.load(directory).fingerprint("none"))
+
+    assert len(set(fingerprints)) == 6
     assert ModelDirectory.load(directory).fingerprint() == fingerprints[-1]
