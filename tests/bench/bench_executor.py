@@ -28,12 +28,8 @@ NUM_BLOCKS = 1024
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", type=Path)
-    parser.add_argument("--streams", default="1,8,32")
-    parser.add_argument("--threads", type=int, default=0, help="0: torch's choice")
-    parser.add_argument("--dtype", default="auto")
-    parser.add_argument("--json", type=Path)
+    parser = argument_parser(__doc__)
+    parser.add_argument("--quantization", default="none")
     parser.add_argument("--turn", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.turn:
@@ -42,18 +38,28 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         args.model = args.model or default_model(Path(scratch))
         turns = {
-            kind: [_run_turn(args, kind) for _ in range(ROUNDS)] for kind in ("native", "torch")
+            kind: [run_turn(args, kind) for _ in range(ROUNDS)] for kind in ("native", "torch")
         }
-    best = {kind: _best(rounds) for kind, rounds in turns.items()}
+    best = {kind: best_of(rounds) for kind, rounds in turns.items()}
     _print_table(best)
     if args.json:
         args.json.write_text(json.dumps(best, indent=2) + "\n")
 
 
-def _run_turn(args: argparse.Namespace, kind: str) -> dict[str, Any]:
+def argument_parser(description: str | None) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--model", type=Path)
+    parser.add_argument("--streams", default="1,8,32")
+    parser.add_argument("--threads", type=int, default=0, help="0: torch's choice")
+    parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--json", type=Path)
+    return parser
+
+
+def run_turn(args: argparse.Namespace, kind: str) -> dict[str, Any]:
     command = [sys.executable, "-m", "tests.bench.bench_executor", "--turn"]
     command += ["--model", str(args.model), "--streams", args.streams, "--dtype", args.dtype]
-    command += ["--threads", str(args.threads)]
+    command += ["--threads", str(args.threads), "--quantization", args.quantization]
     environ = os.environ | {"SEGUE_NATIVE_KERNELS": "1" if kind == "native" else "0"}
     done = subprocess.run(command, env=environ, stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])
@@ -67,7 +73,8 @@ def _turn(args: argparse.Namespace) -> dict[str, Any]:
     from tests.executor_driver import ExecutorDriver
 
     kernels.set_num_threads(args.threads or torch.get_num_threads())
-    driver = ExecutorDriver(load_model(args.model, args.dtype), NUM_BLOCKS)
+    model = load_model(args.model, args.dtype, args.quantization)
+    driver = ExecutorDriver(model, NUM_BLOCKS)
     rng = random.Random(1)
     vocab_size = min(256, driver.runner.capacity.vocab_size - 3)
 
@@ -102,7 +109,7 @@ def _timed(run: Any, count: int) -> dict[str, float]:
     return {"wall_ms": sorted(walls)[middle] * 1e3, "cpu_ms": sorted(cpus)[middle] * 1e3}
 
 
-def _best(rounds: list[dict[str, Any]]) -> dict[str, Any]:
+def best_of(rounds: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         name: {clock: round(min(one[name][clock] for one in rounds), 1) for clock in first}
         for name, first in rounds[0].items()
