@@ -198,8 +198,8 @@ class EngineLoop:
         """Deliver the replies, now that what they say is committed."""
         for envelope, replies in due:
             if envelope.is_hello and envelope.session is not None:
-                epoch, leader_id = self.core.leader
-                envelope.session.outgoing.put_nowait(SessionReady(epoch, leader_id))
+                ready = SessionReady(*self.core.leader, self.core.max_model_len())
+                envelope.session.outgoing.put_nowait(ready)
             for reply in replies:
                 self._deliver(envelope, reply)
             if envelope.done is not None and not envelope.done.done():

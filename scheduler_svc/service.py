@@ -98,7 +98,7 @@ class SchedulerService(scheduler_pb2_grpc.SchedulerServiceServicer):
         try:
             while (message := await session.outgoing.get()) is not None:
                 started = time.thread_time()
-                response = message_to_proto(message, model_len=loop.core.max_model_len())
+                response = message_to_proto(message)
                 loop.timings.emit_s += time.thread_time() - started
                 loop.timings.num_output_bytes += response.ByteSize()
                 yield response

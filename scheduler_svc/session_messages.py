@@ -18,7 +18,7 @@ REJECT_CODES = {
 }
 
 
-def message_to_proto(message: SessionMessage, *, model_len: int) -> scheduler_pb2.SessionResponse:
+def message_to_proto(message: SessionMessage) -> scheduler_pb2.SessionResponse:
     match message:
         case NewOutputs():
             outputs = wire.outputs_to_proto(message.epoch, message.commit_seq, message.outputs)
@@ -27,7 +27,7 @@ def message_to_proto(message: SessionMessage, *, model_len: int) -> scheduler_pb
             return scheduler_pb2.SessionResponse(alive=types_pb2.Alive(epoch=message.epoch))
         case SessionReady():
             leader = types_pb2.Leader(epoch=message.epoch, leader_id=message.leader_id)
-            ack = scheduler_pb2.SessionHelloAck(leader=leader, max_model_len=model_len)
+            ack = scheduler_pb2.SessionHelloAck(leader=leader, max_model_len=message.max_model_len)
             return scheduler_pb2.SessionResponse(hello_ack=ack)
         case Rejected():
             return scheduler_pb2.SessionResponse(rejected=_rejected(message))

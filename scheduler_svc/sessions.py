@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 
 from scheduler_svc.core.engine_core import EngineCore
 from scheduler_svc.core.events import Accepted, Detached, Rejected, Unknown
-from segue.types import RequestOutput
+from scheduler_svc.core.request import Request
+from segue.types import OutputColumns
 
 
 @dataclass(slots=True, frozen=True)
@@ -20,7 +21,7 @@ class NewOutputs:
 
     epoch: int
     commit_seq: int
-    outputs: list[RequestOutput]
+    outputs: OutputColumns
 
 
 @dataclass(slots=True, frozen=True)
@@ -29,6 +30,7 @@ class SessionReady:
 
     epoch: int
     leader_id: str
+    max_model_len: int = 0  # the longest that any lane can serve; 0: not known
 
 
 @dataclass(slots=True, frozen=True)
@@ -96,22 +98,53 @@ class Sessions:
 
     def emit(self, core: EngineCore, commit_seq: int) -> int:
         """Send each gateway the committed rows that it does not have; returns their number."""
-        outputs: dict[str, list[RequestOutput]] = {}
+        requests = core.state.requests
+        touched: dict[str, list[Request]] = {}
         for request_id in core.take_touched():
-            owner = core.owner_of(request_id)
-            session = self._current.get(owner) if owner is not None else None
-            if session is None or request_id not in session.cursors:
+            request = requests.get(request_id)
+            if request is not None:
+                touched.setdefault(request.owner, []).append(request)
+        num_tokens = 0
+        for gateway_id, its_requests in touched.items():
+            session = self._current.get(gateway_id)
+            if session is None:
                 continue
-            index = session.cursors[request_id]
-            output = core.output_since(request_id, index)
-            if output is None or not (output.new_token_ids or output.finish):
-                continue
-            if output.finish is not None:
-                del session.cursors[request_id]
-            else:
-                session.cursors[request_id] = index + len(output.new_token_ids)
-            outputs.setdefault(session.gateway_id, []).append(output)
-        for gateway_id, batch in outputs.items():
-            message = NewOutputs(core.state.epoch, commit_seq, batch)
-            self._current[gateway_id].outgoing.put_nowait(message)
-        return sum(len(o.new_token_ids) for batch in outputs.values() for o in batch)
+            outputs = _take_outputs(session.cursors, its_requests)
+            num_tokens += len(outputs.token_ids)
+            if outputs.request_ids:
+                session.outgoing.put_nowait(NewOutputs(core.state.epoch, commit_seq, outputs))
+        return num_tokens
+
+
+def _take_outputs(cursors: dict[str, int], requests: list[Request]) -> OutputColumns:
+    """What these have behind their cursors, which move past it. One loop, for all are in it."""
+    outputs = OutputColumns()
+    request_ids, token_ids = outputs.request_ids, outputs.token_ids
+    first_indices, counts, cached = (
+        outputs.first_indices,
+        outputs.num_tokens,
+        outputs.num_cached_tokens,
+    )
+    for request in requests:
+        request_id = request.request_id
+        index = cursors.get(request_id)
+        if index is None:
+            continue
+        known, finish = request.all_token_ids, request.finish
+        start = request.num_prompt_tokens + index
+        num_tokens = max(0, len(known) - start)
+        if finish is not None:
+            outputs.finishes[len(request_ids)] = finish
+            del cursors[request_id]
+        elif num_tokens:
+            cursors[request_id] = index + num_tokens
+        else:
+            continue
+        if request.output_logprobs and num_tokens:
+            outputs.logprobs[len(request_ids)] = tuple(request.output_logprobs[index:])
+        request_ids.append(request_id)
+        first_indices.append(index)
+        counts.append(num_tokens)
+        token_ids += known[start:]
+        cached.append(request.num_cached_tokens or 0)
+    return outputs

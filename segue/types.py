@@ -7,6 +7,7 @@ be kept, compared, sent and sent again.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -237,6 +238,60 @@ class RequestOutput:
     logprobs: tuple[TokenLogprobs, ...] = ()  # empty, or one for each token
     finish: Finish | None = None
     num_cached_tokens: int = 0
+
+
+@dataclass(slots=True, frozen=True)
+class OutputColumns:
+    """Outputs of several requests, one row each: how they are made, sent and taken.
+
+    `token_ids` is flat, `num_tokens` of it a row. What few rows have is by row. Going over it gives
+    RequestOutputs, which costs more than all the rest of a row.
+    """
+
+    request_ids: list[str] = field(default_factory=list[str])
+    first_indices: list[int] = field(default_factory=list[int])
+    num_tokens: list[int] = field(default_factory=list[int])
+    token_ids: list[int] = field(default_factory=list[int])
+    num_cached_tokens: list[int] = field(default_factory=list[int])
+    logprobs: dict[int, tuple[TokenLogprobs, ...]] = field(
+        default_factory=dict[int, tuple[TokenLogprobs, ...]]
+    )
+    finishes: dict[int, Finish] = field(default_factory=dict[int, Finish])
+
+    @classmethod
+    def of(cls, outputs: Iterable[RequestOutput]) -> OutputColumns:
+        columns = cls()
+        for row, output in enumerate(outputs):
+            columns.request_ids.append(output.request_id)
+            columns.first_indices.append(output.first_index)
+            columns.num_tokens.append(len(output.new_token_ids))
+            columns.token_ids.extend(output.new_token_ids)
+            columns.num_cached_tokens.append(output.num_cached_tokens)
+            if output.logprobs:
+                columns.logprobs[row] = output.logprobs
+            if output.finish is not None:
+                columns.finishes[row] = output.finish
+        return columns
+
+    def __iter__(self) -> Iterator[RequestOutput]:
+        start = 0
+        rows = zip(
+            self.request_ids,
+            self.first_indices,
+            self.num_tokens,
+            self.num_cached_tokens,
+            strict=True,
+        )
+        for row, (request_id, first_index, num_tokens, num_cached_tokens) in enumerate(rows):
+            yield RequestOutput(
+                request_id,
+                first_index,
+                tuple(self.token_ids[start : start + num_tokens]),
+                self.logprobs.get(row, ()),
+                self.finishes.get(row),
+                num_cached_tokens,
+            )
+            start += num_tokens
 
 
 @dataclass(slots=True, frozen=True)

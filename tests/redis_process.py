@@ -42,6 +42,11 @@ class RedisProcess:
     def url(self) -> str:
         return f"unix://{self.socket_path}"
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     def start(self) -> RedisProcess:
         self._process = subprocess.Popen(
             [

@@ -19,6 +19,7 @@ from segue.types import (
     Attachment,
     Finish,
     FinishReason,
+    OutputColumns,
     RequestOutput,
     Submission,
     TokenLogprobs,
@@ -129,7 +130,7 @@ class SchedulerStub(scheduler_pb2_grpc.SchedulerServiceServicer):
         self, session: StubSession, outputs: list[RequestOutput], epoch: int | None = None
     ) -> None:
         epoch = self.epoch if epoch is None else epoch
-        message = wire.outputs_to_proto(epoch, self.num_steps, outputs)
+        message = wire.outputs_to_proto(epoch, self.num_steps, OutputColumns.of(outputs))
         session.outgoing.put_nowait(Response(outputs=message))
 
     def drop_sessions(self) -> None:

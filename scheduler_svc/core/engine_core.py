@@ -38,7 +38,7 @@ from scheduler_svc.core.lane import Lane, PlannedStep
 from scheduler_svc.core.rows import Commit, CommitId, Rows
 from scheduler_svc.core.snapshot import Snapshot
 from scheduler_svc.core.step_tracing import TraceparentOf, always_traced, untraced
-from segue.types import FinishReason, RequestOutput, SchedulerOutput, StepKey
+from segue.types import FinishReason, SchedulerOutput, StepKey
 
 
 class EngineCore:
@@ -157,21 +157,6 @@ class EngineCore:
         touched = list(self.state.touched)
         self.state.touched.clear()
         return touched
-
-    def output_since(self, request_id: str, index: int) -> RequestOutput | None:
-        """What the request has from output `index` on; None if it is not known."""
-        request = self.state.requests.get(request_id)
-        if request is None:
-            return None
-        tokens = request.all_token_ids[request.num_prompt_tokens + index :]
-        return RequestOutput(
-            request_id,
-            index,
-            tuple(tokens),
-            tuple(request.output_logprobs[index:]),
-            request.finish,
-            request.num_cached_tokens or 0,
-        )
 
     def max_model_len(self) -> int:
         """The longest that any lane can serve."""

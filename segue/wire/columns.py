@@ -25,5 +25,10 @@ def split(flat: list[int], lengths: Iterable[int]) -> list[list[int]]:
     return rows
 
 
+def check_lengths(flat: list[int], lengths: list[int]) -> None:
+    if sum(lengths) != len(flat):
+        raise ValueError(f"a column of {len(flat)} with lengths for {sum(lengths)}")
+
+
 def pairs(flat: list[int]) -> list[tuple[int, int]]:
     return list(zip(flat[::2], flat[1::2], strict=True))

@@ -1,15 +1,14 @@
 """What one commit brought for one gateway as one message: columns over requests.
 
-Knows nothing about sessions or cursors. Invariant: the order of the outputs is kept.
+Knows nothing about sessions or cursors. Invariant: the order of the outputs is kept, and no object
+is made of a row that has nothing but tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from segue.types import Finish, FinishReason, RequestOutput, TokenLogprobs, Usage
+from segue.types import Finish, FinishReason, OutputColumns, Usage
 from segue.v1 import scheduler_pb2, types_pb2
-from segue.wire.columns import flatten, split
+from segue.wire.columns import check_lengths
 from segue.wire.logprobs import logprobs_from_proto, logprobs_to_proto
 
 _REASON_TO_PROTO = {
@@ -21,53 +20,47 @@ _REASON_TO_PROTO = {
 _REASON_FROM_PROTO = {number: reason for reason, number in _REASON_TO_PROTO.items()}
 
 
-def outputs_to_proto(
-    epoch: int, commit_seq: int, outputs: Sequence[RequestOutput]
-) -> scheduler_pb2.Outputs:
-    with_logprobs = [row for row, output in enumerate(outputs) if output.logprobs]
-    finished = [(row, o.finish) for row, o in enumerate(outputs) if o.finish is not None]
-    return scheduler_pb2.Outputs(
+def outputs_to_proto(epoch: int, commit_seq: int, outputs: OutputColumns) -> scheduler_pb2.Outputs:
+    message = scheduler_pb2.Outputs(
         epoch=epoch,
         commit_seq=commit_seq,
-        request_ids=[output.request_id for output in outputs],
-        first_indices=[output.first_index for output in outputs],
-        num_tokens=[len(output.new_token_ids) for output in outputs],
-        token_ids=flatten(output.new_token_ids for output in outputs),
-        num_cached_tokens=[output.num_cached_tokens for output in outputs],
-        logprobs_rows=with_logprobs,
-        logprobs=[logprobs_to_proto(outputs[row].logprobs) for row in with_logprobs],
-        finish_rows=[row for row, _ in finished],
-        finishes=[finish_to_proto(finish) for _, finish in finished],
+        request_ids=outputs.request_ids,
+        first_indices=outputs.first_indices,
+        num_tokens=outputs.num_tokens,
+        token_ids=outputs.token_ids,
+        num_cached_tokens=outputs.num_cached_tokens,
     )
+    if outputs.logprobs:
+        message.logprobs_rows.extend(outputs.logprobs)
+        message.logprobs.extend([logprobs_to_proto(rows) for rows in outputs.logprobs.values()])
+    if outputs.finishes:
+        message.finish_rows.extend(outputs.finishes)
+        message.finishes.extend([finish_to_proto(finish) for finish in outputs.finishes.values()])
+    return message
 
 
-def outputs_from_proto(message: scheduler_pb2.Outputs) -> list[RequestOutput]:
-    logprobs: dict[int, tuple[TokenLogprobs, ...]] = {
-        row: tuple(logprobs_from_proto(one))
-        for row, one in zip(message.logprobs_rows, message.logprobs, strict=True)
-    }
-    finishes: dict[int, Finish] = {
-        row: finish_from_proto(one)
-        for row, one in zip(message.finish_rows, message.finishes, strict=True)
-    }
-    columns = zip(
-        message.request_ids,
-        message.first_indices,
-        split(list(message.token_ids), message.num_tokens),
-        message.num_cached_tokens,
-        strict=True,
+def outputs_from_proto(message: scheduler_pb2.Outputs) -> OutputColumns:
+    outputs = OutputColumns(
+        list(message.request_ids),
+        list(message.first_indices),
+        list(message.num_tokens),
+        list(message.token_ids),
+        list(message.num_cached_tokens),
     )
-    return [
-        RequestOutput(
-            request_id=request_id,
-            first_index=first_index,
-            new_token_ids=tuple(token_ids),
-            logprobs=logprobs.get(row, ()),
-            finish=finishes.get(row),
-            num_cached_tokens=num_cached_tokens,
-        )
-        for row, (request_id, first_index, token_ids, num_cached_tokens) in enumerate(columns)
-    ]
+    check_lengths(outputs.token_ids, outputs.num_tokens)
+    num_rows = len(outputs.request_ids)
+    if not (
+        num_rows
+        == len(outputs.first_indices)
+        == len(outputs.num_tokens)
+        == len(outputs.num_cached_tokens)
+    ):
+        raise ValueError("the columns of outputs differ in length")
+    for row, logprobs in zip(message.logprobs_rows, message.logprobs, strict=True):
+        outputs.logprobs[row] = tuple(logprobs_from_proto(logprobs))
+    for row, finish in zip(message.finish_rows, message.finishes, strict=True):
+        outputs.finishes[row] = finish_from_proto(finish)
+    return outputs
 
 
 def finish_to_proto(finish: Finish) -> types_pb2.Finish:

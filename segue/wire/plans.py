@@ -6,7 +6,7 @@ the order of the columns; a request without drafts is absent from `draft_token_i
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from segue.types import CachedRequestData, NewRequestData, SchedulerOutput, StepStats
 from segue.v1 import executor_pb2
@@ -29,16 +29,17 @@ def step_to_proto(plan: SchedulerOutput) -> executor_pb2.SchedulerOutput:
     assert plan.draft_token_ids.keys() <= plan.num_scheduled_tokens.keys()
     request_ids = list(plan.num_scheduled_tokens)
     cached = plan.scheduled_cached_reqs
+    is_sampled, output_indices = _sampled_columns(plan, request_ids)
     message = executor_pb2.SchedulerOutput(
         step_id=plan.step_id,
         epoch=plan.epoch,
         generation=generation_to_proto(plan.generation),
         request_ids=request_ids,
         num_scheduled_tokens=plan.num_scheduled_tokens.values(),
-        is_sampled=[request_id in plan.output_indices for request_id in request_ids],
-        output_indices=[plan.output_indices.get(request_id, 0) for request_id in request_ids],
+        is_sampled=is_sampled,
+        output_indices=output_indices,
         num_computed_tokens=cached.num_computed_tokens,
-        num_new_blocks=[len(block_ids) for block_ids in cached.new_block_ids],
+        num_new_blocks=list(map(len, cached.new_block_ids)),
         new_block_ids=flatten(cached.new_block_ids),
         new_requests=_new_requests_to_proto(plan),
         preempted_request_ids=plan.preempted_req_ids,
@@ -51,13 +52,29 @@ def step_to_proto(plan: SchedulerOutput) -> executor_pb2.SchedulerOutput:
         stats=_stats_to_proto(plan.stats),
     )
     if cached.request_ids:
-        row_of = {request_id: row for row, request_id in enumerate(request_ids)}
-        message.cached_request_rows.extend([row_of[i] for i in cached.request_ids])
+        message.cached_request_rows.extend(_rows_of(cached.request_ids, request_ids))
     if plan.draft_token_ids:
         drafts = [plan.draft_token_ids.get(request_id, []) for request_id in request_ids]
         message.num_draft_tokens.extend([len(tokens) for tokens in drafts])
         message.draft_token_ids.extend(flatten(drafts))
     return message
+
+
+def _sampled_columns(plan: SchedulerOutput, request_ids: list[str]) -> tuple[list[bool], list[int]]:
+    """Whether each request samples, and at which index; all do in a step that only decodes."""
+    indices = plan.output_indices
+    if len(indices) == len(request_ids):
+        return [True] * len(request_ids), list(map(indices.__getitem__, request_ids))
+    is_sampled = [request_id in indices for request_id in request_ids]
+    return is_sampled, [indices.get(request_id, 0) for request_id in request_ids]
+
+
+def _rows_of(some_ids: list[str], request_ids: list[str]) -> Sequence[int]:
+    """Running requests come first, in this order, unless a rule has passed one over."""
+    if request_ids[: len(some_ids)] == some_ids:
+        return range(len(some_ids))
+    row_of = {request_id: row for row, request_id in enumerate(request_ids)}
+    return [row_of[request_id] for request_id in some_ids]
 
 
 def step_from_proto(message: executor_pb2.SchedulerOutput) -> SchedulerOutput:

@@ -75,7 +75,7 @@ class Counters:
         return cls(
             parse_samples(_scrape(served, "scheduler-0")),
             parse_samples(_scrape(served, "executor-0")),
-            {name: cpu for name in processes if (cpu := _cpu_seconds(served.pid(name)))},
+            {name: cpu for name in processes if (cpu := cpu_seconds(served.pid(name)))},
             int(served.redis("INFO", "persistence").get("aof_current_size", 0)),
         )
 
@@ -94,7 +94,7 @@ def _scrape(served: Served, name: str) -> str:
         return response.read().decode()
 
 
-def _cpu_seconds(pid: int) -> float:
+def cpu_seconds(pid: int) -> float:
     """Of all its threads, user and system."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()

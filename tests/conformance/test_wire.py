@@ -18,6 +18,7 @@ from segue.types import (
     Generation,
     ModelRunnerOutput,
     NewRequestData,
+    OutputColumns,
     RequestOutput,
     SamplingParams,
     SchedulerOutput,
@@ -102,11 +103,11 @@ ATTACHMENT = Attachment("r", (5, 6), LOGPROBS, is_finished=True)
 
 
 def outputs_through(outputs: list[RequestOutput]) -> list[RequestOutput]:
-    message = wire.outputs_to_proto(4, 99, outputs)
+    message = wire.outputs_to_proto(4, 99, OutputColumns.of(outputs))
     received = scheduler_pb2.Outputs.FromString(message.SerializeToString())
     assert received.epoch == 4
     assert received.commit_seq == 99
-    return wire.outputs_from_proto(received)
+    return list(wire.outputs_from_proto(received))
 
 
 def result_through(result: ModelRunnerOutput) -> ModelRunnerOutput:
@@ -186,7 +187,7 @@ def unset_fields(message: Message) -> list[str]:
         wire.step_to_proto(PLAN),
         wire.submission_to_proto(SUBMISSION),
         wire.step_result_to_proto(RESULT),
-        wire.outputs_to_proto(4, 99, [OUTPUT, OUTPUT]),
+        wire.outputs_to_proto(4, 99, OutputColumns.of([OUTPUT, OUTPUT])),
         wire.attachment_to_proto(ATTACHMENT),
         wire.capacity_to_proto(Capacity(100, 16, 10, 4096, 259)),
     ],
@@ -247,6 +248,14 @@ def test_shifted_columns_are_refused() -> None:
     plan.num_scheduled_tokens.append(1)
     with pytest.raises(ValueError):
         wire.step_from_proto(plan)
+    outputs = wire.outputs_to_proto(4, 99, OutputColumns.of([OUTPUT]))
+    outputs.token_ids.append(1)
+    with pytest.raises(ValueError, match="lengths"):
+        wire.outputs_from_proto(outputs)
+    outputs.token_ids.pop()
+    outputs.first_indices.append(1)
+    with pytest.raises(ValueError, match="length"):
+        wire.outputs_from_proto(outputs)
     logprobs = wire.logprobs_to_proto(LOGPROBS)
     logprobs.top_logprobs.append(0.0)
     with pytest.raises(ValueError, match="length"):

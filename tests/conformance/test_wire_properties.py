@@ -14,6 +14,7 @@ from segue.types import (
     Generation,
     ModelRunnerOutput,
     NewRequestData,
+    OutputColumns,
     RequestOutput,
     SamplingParams,
     SchedulerOutput,
@@ -195,10 +196,10 @@ def test_logprobs_round_trip_and_append(
 )
 @settings(deadline=None)
 def test_outputs_round_trip(outputs: list[RequestOutput]) -> None:
-    body = wire.outputs_to_proto(4, 99, outputs).SerializeToString()
+    body = wire.outputs_to_proto(4, 99, OutputColumns.of(outputs)).SerializeToString()
     received = scheduler_pb2.Outputs.FromString(body)
     assert (received.epoch, received.commit_seq) == (4, 99)
-    assert wire.outputs_from_proto(received) == outputs
+    assert list(wire.outputs_from_proto(received)) == outputs
 
 
 @given(
