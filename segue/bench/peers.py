@@ -37,12 +37,13 @@ class Peer:
     model: str  # what requests call it
 
 
-def ours(model: Path, scratch: Path, num_threads: int) -> Peer:
+def ours(model: Path, scratch: Path, num_threads: int, flags: Sequence[str] = ()) -> Peer:
+    """`flags`: of `segue serve`, besides."""
     command = [sys.executable, "-m", "segue", "serve", "--model", str(model), "--port", "{port}"]
     command += ["--state-dir", str(scratch / "state"), "--fresh"]
     if num_threads:
         command += ["--num-threads", str(num_threads)]
-    return Peer("segue", tuple(command), "/ready", model.name)
+    return Peer("segue", (*command, *flags), "/ready", model.name)
 
 
 def llama_cpp(program: str, gguf: Path | None, num_slots: int, num_threads: int) -> Peer:

@@ -78,6 +78,9 @@ def register(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
     other.add_argument("--vllm-python", default=sys.executable, help="a Python that has vLLM")
     other.add_argument("--num-threads", type=int, default=0, help="of each side; 0: its own choice")
     other.add_argument("--rounds", type=int, default=2, help="turns of each side; the best counts")
+    other.add_argument(
+        "serve_flags", nargs="*", metavar="-- FLAG", help="flags of segue serve, for our side"
+    )
     _add_load_flags(other)
     other.set_defaults(func=run_compare)
 
@@ -181,7 +184,8 @@ def run_compare(args: argparse.Namespace) -> int:
         streams = tuple(_streams(args.streams))
         turns = Turns(streams, args.prompt_tokens, args.output_tokens, _source(args), args.rounds)
         with tempfile.TemporaryDirectory(prefix="segue-bench-") as scratch:
-            peers = [ours(args.model, Path(scratch), args.num_threads), *_peers(args, max(streams))]
+            mine = ours(args.model, Path(scratch), args.num_threads, args.serve_flags)
+            peers = [mine, *_peers(args, max(streams))]
             rows = compare(peers, turns, Path(scratch), lambda line: print(line, flush=True))
         for row in rows:
             ratios = {name: value for name, value in row.items() if " / " in name}

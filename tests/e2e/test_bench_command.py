@@ -83,3 +83,13 @@ def test_an_unknown_peer_is_one_line(hand_model: Path) -> None:
     done = bench("compare", "--with", "tgi", "--model", str(hand_model))
     assert done.returncode == 1
     assert done.stderr.strip() == "segue bench: error: --with tgi: not one of llama.cpp, vllm"
+
+
+def test_flags_behind_the_dashes_are_our_serve_s(hand_model: Path, tmp_path: Path) -> None:
+    """What `segue serve` refuses is told, with the name of who refused it."""
+    command = [sys.executable, "-m", "segue", "bench", "compare", "--with", "llama.cpp"]
+    command += ["--model", str(hand_model), "--gguf", "x.gguf", "--", "--policy", "none.such"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("segue bench: error: segue ended with 2"), done.stderr
+    assert len(done.stderr.splitlines()) == 1
