@@ -12,7 +12,6 @@ import contextlib
 import gc
 import logging
 import signal
-import socket
 import sys
 import time
 from collections.abc import Iterator
@@ -29,8 +28,10 @@ from gateway_svc.gateway import Gateway
 from gateway_svc.leader_kv_usage import LeaderKvUsage
 from gateway_svc.ledger import Ledger
 from gateway_svc.metrics import GatewayMetrics
+from gateway_svc.metrics_port import MetricsPort
 from gateway_svc.scheduler_client import SchedulerClient, SessionSettings
 from gateway_svc.tokenizer import Tokenizer
+from gateway_svc.workers import listen, serve_workers
 from segue.config import parse_config
 from segue.grpc_tls import TlsFileError
 from segue.model_files.model_directory import ModelDirectory, ModelDirectoryError
@@ -65,6 +66,8 @@ def main() -> None:
     )
     try:
         model = ModelDirectory.load(config.model)
+        if config.workers > 1:
+            sys.exit(uvloop.run(serve_workers(config, sys.argv[1:])))
         tokenizer = Tokenizer(model.tokenizer_path, model.vocab_size)
         if config.tls is not None:
             config.tls.check()
@@ -98,7 +101,8 @@ def build(
     factory = CallFactory(model, tokenizer, config.model_names, max_model_len)
     cards = make_model_cards(config.model_names, own_limit)
     kv_usage = LeaderKvUsage(config.schedulers, config.tls)
-    return gateway, Front(gateway, factory, cards, config.max_body_bytes, kv_usage)
+    metrics_port = MetricsPort(config.metrics_ports, is_shared=config.reuse_port)
+    return gateway, Front(gateway, factory, cards, config.max_body_bytes, kv_usage, metrics_port)
 
 
 def make_http_server(front: Front, tracer: Tracer | None = None) -> HttpServer:
@@ -118,14 +122,23 @@ async def serve(
     config: GatewayConfig, model: ModelDirectory, tokenizer: Tokenizer, tracer: Tracer | None
 ) -> None:
     """Until SIGTERM or SIGINT; a second one does not wait for the grace."""
-    with _listen(config.host, config.port) as listener:
+    with contextlib.ExitStack() as sockets:
+        listeners = [
+            sockets.enter_context(listen(config.host, port, shared=shared))
+            for port, shared in [
+                (config.port, config.reuse_port),
+                *[(int(port), False) for port in config.metrics_ports],
+            ]
+        ]
+        for listener in listeners:
+            listener.listen(LISTEN_BACKLOG)
         gateway, front = build(config, model, tokenizer)
         server = make_http_server(front, tracer)
-        host, port = listener.getsockname()[:2]
+        host, port = listeners[0].getsockname()[:2]
         log.info("%s serves %s on http://%s:%d", config.gateway_id, config.model_names, host, port)
         async with asyncio.TaskGroup() as group:  # one of them that fails ends the process, loudly
             session = group.create_task(gateway.client.run())
-            http = group.create_task(server.serve(sockets=[listener]))
+            http = group.create_task(server.serve(sockets=listeners))
             await _stopped(gateway, config.drain_grace_s)
             gateway.is_handing_over = True
             server.should_exit = True
@@ -150,19 +163,6 @@ async def _stopped(gateway: Gateway, grace_s: float) -> None:
     await asyncio.wait(waits, timeout=grace_s, return_when=asyncio.FIRST_COMPLETED)
     for task in waits:
         task.cancel()
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-    except OSError:
-        listener.close()
-        raise
-    listener.listen(LISTEN_BACKLOG)
-    return listener
 
 
 if __name__ == "__main__":

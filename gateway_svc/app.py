@@ -27,6 +27,7 @@ from gateway_svc.disconnect import ClientLeft, while_connected
 from gateway_svc.gateway import Gateway
 from gateway_svc.leader_kv_usage import LeaderKvUsage
 from gateway_svc.live_call import LiveCall
+from gateway_svc.metrics_port import MetricsPort
 from gateway_svc.openai_api import ChatCompletionRequest, CompletionRequest, parse
 from gateway_svc.request_id import RequestIdHeader
 from gateway_svc.sse import EventId, EventIdError
@@ -82,12 +83,14 @@ class Front:
         model_cards: list[dict[str, Any]],
         max_body_bytes: int,
         kv_usage: LeaderKvUsage,
+        metrics_port: MetricsPort,
     ) -> None:
         self._gateway = gateway
         self._factory = factory
         self._model_cards = model_cards
         self._max_body_bytes = max_body_bytes
         self._kv_usage = kv_usage
+        self._metrics_port = metrics_port
 
     async def completions(self, request: Request) -> Response:
         self._gateway.check_open()
@@ -143,6 +146,7 @@ class Front:
         return JSONResponse({"status": "not ready", "reason": reason}, status_code=503)
 
     async def metrics(self, request: Request) -> Response:
+        self._metrics_port.check(request.scope)
         media_type = "text/plain; version=0.0.4; charset=utf-8"
         usage = await self._kv_usage.read()
         return Response(self._gateway.metrics_page(usage), media_type=media_type)

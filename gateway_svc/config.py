@@ -21,6 +21,16 @@ class GatewayConfig(TlsConfig):
     gateway_id: str = field(
         default="g0", metadata={"help": "stable identity of this gateway at the scheduler"}
     )
+    workers: int = field(
+        default=1, metadata={"help": "processes that share the port, each a gateway of its own"}
+    )
+    metrics_ports: tuple[str, ...] = field(
+        default=(),
+        metadata={"help": "port of each worker alone, for its /metrics; one worker needs none"},
+    )
+    reuse_port: bool = field(
+        default=False, metadata={"help": "others serve on the port too; --workers sets it"}
+    )
     schedulers: tuple[str, ...] = field(
         default=("127.0.0.1:50051",),
         metadata={"help": "scheduler addresses, comma separated; a name may have several"},
@@ -47,6 +57,15 @@ class GatewayConfig(TlsConfig):
     max_body_bytes: int = field(
         default=32 << 20, metadata={"help": "a larger request body is refused"}
     )
+
+    def __post_init__(self) -> None:
+        TlsConfig.__post_init__(self)
+        if self.workers < 1:
+            raise ValueError("--workers: at least 1 is needed")
+        if self.metrics_ports and len(self.metrics_ports) != self.workers:
+            raise ValueError(f"--metrics-ports: {self.workers} are needed, one for each worker")
+        if not all(port.isdigit() and 0 < int(port) < 65536 for port in self.metrics_ports):
+            raise ValueError(f"--metrics-ports: {','.join(self.metrics_ports)} are no ports")
 
     @property
     def model_names(self) -> tuple[str, ...]:

@@ -24,7 +24,9 @@ HEAD = """\
 Written by `make docs` from the table in `segue/instruments`; change it there. Each service
 answers `GET /metrics` in Prometheus' text format: the gateway on its HTTP port, a scheduler and
 an executor on their `--metrics-port`. `tests/e2e/test_metrics.py` asks a running system for
-every row below.
+every row below. Workers of a gateway (`--workers`) share the HTTP port, on which nobody can say
+whose counters he would read: there it is a 404, and each worker has a port of its own in
+`--metrics-ports`, a target each, which their sums go over.
 
 - **`vllm:` rows are vLLM 0.32's**, with its names, types, labels and buckets, so its Grafana
   boards, KEDA triggers and the Gateway API inference extension find what they look for. What is

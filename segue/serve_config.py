@@ -29,6 +29,10 @@ PASSED_ON_FLAGS = (
     *("max_queued_requests", "durability", "executor_grace_s", "step_timeout_s"),
     *("finished_ttl_s", "orphan_timeout_s"),
 )
+COUNTS = (
+    *("num_schedulers", "num_executors", "num_gateways", "gateway_workers"),
+    "block_size",
+)
 GATEWAY_FLAGS = ("stall_s", "max_model_len", "lease_ttl_s", "heartbeat_s")
 
 
@@ -58,6 +62,9 @@ class ServeConfig:
     num_schedulers: int = field(default=1, metadata={"help": "one leads, the others stand by"})
     num_executors: int = field(default=1, metadata={"help": "each is a lane with its own KV cache"})
     num_gateways: int = field(default=1, metadata={"help": "on --port and the ports after it"})
+    gateway_workers: int = field(
+        default=1, metadata={"help": "processes of each gateway, which share its port"}
+    )
     policy: str | None = field(
         default=None, metadata={"help": "unified | three_queue | module:Class"}
     )
@@ -121,7 +128,7 @@ class ServeConfig:
             raise ValueError(f"--port: {self.port} is not a port")
         if bool(self.speculative_method) != bool(self.num_speculative_tokens):
             raise ValueError("--speculative-method and --num-speculative-tokens need each other")
-        for name in ("num_schedulers", "num_executors", "num_gateways", "block_size"):
+        for name in COUNTS:
             if getattr(self, name) < 1:
                 raise ValueError(f"--{name.replace('_', '-')}: at least 1 is needed")
 

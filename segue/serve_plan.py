@@ -45,6 +45,7 @@ class ServePlan:
     executor_ports: tuple[int, ...]
     metrics_ports: tuple[int, ...]  # of schedulers, then of executors
     gateway_ports: tuple[int, ...]
+    worker_ports: tuple[tuple[int, ...], ...] = ()  # of each gateway, where it has several workers
 
     @property
     def redis_url(self) -> str:
@@ -121,6 +122,7 @@ class ServePlan:
                     *("--schedulers", ",".join(self.scheduler_addresses)),
                     *("--model", str(self.model_path)),
                     *("--served-model-name", ",".join(self.model_names)),
+                    *self._worker_flags(i),
                     *to_flags(self.config, GATEWAY_FLAGS),
                 ),
                 GATEWAY_STAGE,
@@ -131,16 +133,26 @@ class ServePlan:
             for i, port in enumerate(self.gateway_ports)
         ]
 
+    def _worker_flags(self, gateway: int) -> tuple[str, ...]:
+        if not self.worker_ports:
+            return ()
+        ports = self.worker_ports[gateway]
+        return ("--workers", str(len(ports)), "--metrics-ports", ",".join(map(str, ports)))
+
 
 def make_plan(config: ServeConfig, model_path: Path) -> ServePlan:
     """Chooses the ports. Raises PortTaken where one that was asked for is not free."""
     model_names = config.served_model_name or (model_path.name,)
     num_inner = 1 + 2 * (config.num_schedulers + config.num_executors)
-    ports = iter(free_ports(num_inner + config.num_gateways))
+    num_workers = config.gateway_workers if config.gateway_workers > 1 else 0
+    ports = iter(free_ports(num_inner + config.num_gateways * (1 + num_workers)))
     redis_port = next(ports)
     scheduler_ports = tuple(next(ports) for _ in range(config.num_schedulers))
     executor_ports = tuple(next(ports) for _ in range(config.num_executors))
     metrics_ports = tuple(next(ports) for _ in range(config.num_schedulers + config.num_executors))
+    worker_ports = tuple(
+        tuple(next(ports) for _ in range(num_workers)) for _ in range(config.num_gateways)
+    )
     gateway_ports = tuple(ports)
     if config.port:
         gateway_ports = tuple(config.port + i for i in range(config.num_gateways))
@@ -156,6 +168,7 @@ def make_plan(config: ServeConfig, model_path: Path) -> ServePlan:
         executor_ports=executor_ports,
         metrics_ports=metrics_ports,
         gateway_ports=gateway_ports,
+        worker_ports=worker_ports if num_workers else (),
     )
 
 

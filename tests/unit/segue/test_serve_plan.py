@@ -32,6 +32,14 @@ def test_all_ports_differ() -> None:
     assert len(set(ports)) == len(ports)
 
 
+def test_workers_share_their_gateways_port_and_have_one_each() -> None:
+    one = plan("--num-gateways", "2", "--gateway-workers", "3")
+    first, second = one.gateways()
+    assert [flag(spec, "--workers") for spec in (first, second)] == ["3", "3"]
+    ports = [port for spec in (first, second) for port in flag(spec, "--metrics-ports").split(",")]
+    assert len(set(ports) | {flag(first, "--port"), flag(second, "--port")}) == 8
+
+
 def test_everyone_is_told_where_the_schedulers_are() -> None:
     one = plan("--num-schedulers", "2")
     (executor,), (gateway,) = one.executors(), one.gateways()
