@@ -23,6 +23,7 @@ from scheduler_svc.core.engine_core import EngineCore
 from scheduler_svc.core.events import ExecutorRegistered
 from scheduler_svc.executor_client import Executors
 from scheduler_svc.lease import LeaseKeeper
+from scheduler_svc.live_settings import LiveConfiguration
 from scheduler_svc.loop import Deposed, EngineLoop, Envelope
 from scheduler_svc.loop_observer import LoopObserver
 from scheduler_svc.metrics import LeaderReadings, serve_metrics
@@ -81,9 +82,7 @@ class Parts:
     def observer(self, core: EngineCore, config: SchedulerServiceConfig) -> LoopObserver:
         if self.tracer is None:
             return LoopObserver(core)
-        slow_step_ns = config.trace_slow_step_ms * 1_000_000
-        tracing = StepTracing(config.policy, config.trace_step_ratio, slow_step_ns)
-        return LoopTracer(core, self.tracer, tracing)
+        return LoopTracer(core, self.tracer, StepTracing.of(config))
 
 
 async def lead(config: SchedulerServiceConfig, parts: Parts, stopping: asyncio.Event) -> None:
@@ -93,7 +92,8 @@ async def lead(config: SchedulerServiceConfig, parts: Parts, stopping: asyncio.E
     acquired, leader_id = await parts.lease.campaign()
     started = time.perf_counter()
     codec = TimedCodec()
-    core = EngineCore(config.engine_config(), codec, load_policy(config.policy))
+    make_policy = load_policy(config.policy)
+    core = EngineCore(config.engine_config(), codec, make_policy, LiveConfiguration(config))
     loaded = await store.load()
     if loaded.is_torn:
         log.error("redis holds a commit that was begun and never done: all state is discarded")

@@ -5,11 +5,11 @@ Knows nothing about how it is used. Invariant: frozen; read once, at start.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from hashlib import blake2b
 
 from scheduler_svc.core.engine_state import EngineConfig
-from scheduler_svc.core.scheduler_config import SchedulerConfig
+from scheduler_svc.core.scheduler_config import CHANGEABLE, SchedulerConfig
 from scheduler_svc.core.three_queue.config import ThreeQueueConfig
 from segue.grpc_tls import TlsConfig
 from segue.version import STATE_SCHEMA_VERSION
@@ -143,11 +143,14 @@ class SchedulerServiceConfig(TlsConfig):
     def digest(self) -> str:
         """Of all that shapes the state of a lane (PROTOCOL.md H32): a change ends the generations.
 
-        Steps in flight, running requests and block tables were made under the old rules; few of
-        these could be kept under others, and none is worth a rule of its own.
+        Steps in flight, running requests and block tables were made under the old rules. What
+        `unified` may change between two steps is not in it: that may change between two lives too.
         """
         rows = f"rows {STATE_SCHEMA_VERSION}"  # of an older scheduler: read as of other settings
-        shaping = f"{self.policy} {self._scheduler_config()} {HASH_ALGORITHM} {rows}"
+        config = self._scheduler_config()
+        free = CHANGEABLE if self.policy == "unified" else frozenset[str]()
+        values = {f.name: getattr(config, f.name) for f in fields(config) if f.name not in free}
+        shaping = f"{self.policy} {values} {HASH_ALGORITHM} {rows}"
         return f"{self.policy}-{blake2b(shaping.encode(), digest_size=8).hexdigest()}"
 
     def engine_config(self) -> EngineConfig:

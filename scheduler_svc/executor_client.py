@@ -84,6 +84,10 @@ class Executors:
         self._post: Post | None = None
         self._on_refused: Callable[[int], None] | None = None
 
+    def use(self, config: SchedulerServiceConfig) -> None:
+        """Settings were changed: how long is waited."""
+        self._config = config
+
     def start(self, core: EngineCore, post: Post, on_refused: Callable[[int], None]) -> None:
         self._core, self._post, self._on_refused = core, post, on_refused
 

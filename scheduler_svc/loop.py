@@ -26,11 +26,14 @@ from scheduler_svc.core.events import (
     OwnerGone,
     Rejected,
     Reply,
+    SettingsRefused,
+    SettingsTaken,
     Tick,
     Unknown,
 )
 from scheduler_svc.core.rows import Commit
 from scheduler_svc.executor_client import Executors
+from scheduler_svc.live_settings import LiveConfiguration
 from scheduler_svc.loop_observer import LoopObserver
 from scheduler_svc.sessions import GatewaySession, SessionReady, Sessions, SignOfLife
 from scheduler_svc.step_log import StepLog
@@ -67,9 +70,12 @@ class EngineLoop:
         store: StateStore,
         sessions: Sessions,
         executors: Executors,
-        config: SchedulerServiceConfig,
+        flags: SchedulerServiceConfig,
         observer: LoopObserver | None = None,
     ) -> None:
+        """`core` is restored: the settings of its state count beside the flags."""
+        self.configuration = LiveConfiguration(flags)
+        config = self.configuration.config(core.state.settings)
         self.core = core
         self.timings = Timings()
         self.meters = Meters(
@@ -119,6 +125,7 @@ class EngineLoop:
 
     async def run(self) -> None:
         """Lead until stopped or deposed. The first commit is made at once: it proves the lease."""
+        self._use(self._config)
         self._observer.begin()
         await self._step([])
         tick_s = min(self._config.heartbeat_s, self._config.lease_ttl_s / 3)
@@ -220,8 +227,17 @@ class EngineLoop:
                 self._executors.opened(reply)
             case LaneRefused():
                 self._executors.refused(reply)
-            case CacheReset():
+            case SettingsTaken():
+                self._use(self.configuration.config(reply.settings))
+            case CacheReset() | SettingsRefused():
                 pass
+
+    def _use(self, config: SchedulerServiceConfig) -> None:
+        """What the core does not decide: how long we wait, and what is written down."""
+        self._config = config
+        self._executors.use(config)
+        self._observer.use(config)
+        self._step_log = StepLog(enabled=config.log_steps)
 
     def _post_tick(self) -> None:
         now_ms = time.time_ns() // 1_000_000

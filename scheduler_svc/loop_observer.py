@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from scheduler_svc.config import SchedulerServiceConfig
 from scheduler_svc.core.engine_core import EngineCore
 from scheduler_svc.core.events import Event, Reply
 
@@ -14,6 +15,9 @@ from scheduler_svc.core.events import Event, Reply
 class LoopObserver:
     def __init__(self, core: EngineCore) -> None:
         self.core = core
+
+    def use(self, config: SchedulerServiceConfig) -> None:
+        """Settings were changed."""
 
     def begin(self) -> None:
         """This leader's life begins, on the state that it has loaded."""

@@ -29,8 +29,11 @@ from scheduler_svc.core.events import (
     RequestsAttached,
     RequestsSubmitted,
     SessionOpened,
+    SettingsChanged,
+    SettingsRefused,
 )
 from scheduler_svc.lease import LeaseKeeper
+from scheduler_svc.live_settings import FixedSetting, NoSuchSetting
 from scheduler_svc.loop import EngineLoop, Envelope
 from scheduler_svc.session_messages import message_to_proto
 from scheduler_svc.sessions import GatewaySession, Sessions
@@ -192,6 +195,35 @@ class SchedulerService(scheduler_pb2_grpc.SchedulerServiceServicer):
         num_before = lane.policy.num_unfinished() if lane.policy is not None else 0
         await loop.ask(LaneDrained(request.executor_id, _now_ms()))
         return scheduler_pb2.DrainResponse(num_requests_moved=num_before)
+
+    async def GetConfiguration(
+        self, request: scheduler_pb2.GetConfigurationRequest, context: Context
+    ) -> scheduler_pb2.GetConfigurationResponse:
+        loop = await self._require_loop(context)
+        return scheduler_pb2.GetConfigurationResponse(settings=_setting_states(loop))
+
+    async def ChangeConfiguration(
+        self, request: scheduler_pb2.ChangeConfigurationRequest, context: Context
+    ) -> scheduler_pb2.ChangeConfigurationResponse:
+        loop = await self._require_loop(context)
+        try:
+            changes = loop.configuration.changes(request.values, request.unset_names)
+        except NoSuchSetting as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        except FixedSetting as error:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+        else:
+            for reply in await loop.ask(SettingsChanged(changes)):
+                if isinstance(reply, SettingsRefused):
+                    await context.abort(grpc.StatusCode.INVALID_ARGUMENT, reply.reason)
+        return scheduler_pb2.ChangeConfigurationResponse(settings=_setting_states(loop))
+
+
+def _setting_states(loop: EngineLoop) -> list[scheduler_pb2.SettingState]:
+    return [
+        scheduler_pb2.SettingState(name=name, value=value, flag_value=flag, fixed_reason=reason)
+        for name, value, flag, reason in loop.configuration.table(loop.core.state.settings)
+    ]
 
 
 def _session_event(gateway_id: str, request: scheduler_pb2.SessionRequest) -> Event | None:

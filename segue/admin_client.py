@@ -6,7 +6,7 @@ most one leader, and what fails is one readable line.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import grpc
@@ -55,6 +55,17 @@ class AdminClient:
     async def drain(self, executor_id: str) -> int:
         request = scheduler_pb2.DrainRequest(executor_id=executor_id)
         return (await self._call("Drain", request)).num_requests_moved
+
+    async def get_configuration(self) -> list[scheduler_pb2.SettingState]:
+        request = scheduler_pb2.GetConfigurationRequest()
+        return list((await self._call("GetConfiguration", request)).settings)
+
+    async def change_configuration(
+        self, values: Mapping[str, str], unset: Sequence[str] = ()
+    ) -> list[scheduler_pb2.SettingState]:
+        """All or nothing; what is answered is committed."""
+        request = scheduler_pb2.ChangeConfigurationRequest(values=values, unset_names=unset)
+        return list((await self._call("ChangeConfiguration", request)).settings)
 
     async def _call(self, method: str, request: Any) -> Any:
         """Asks one scheduler after the other, and whom they name, until one leads."""

@@ -142,6 +142,11 @@ def _read(name: str, hint: Any, given: Any) -> Any:
         _fail(_program(), f"{flag(name)} ({variable(name)}): {given!r} is not {metavar(hint)}")
 
 
+def read_text(hint: Any, text: str) -> Any:
+    """A value of this type as a flag would read it; raises ValueError where it is none."""
+    return _reader(hint)(text)
+
+
 def _reader(hint: Any) -> Reader:
     hint = _without_none(hint)
     if hint is bool:

@@ -8,5 +8,5 @@ VERSION: Final = "0.1.0"
 
 # Of the rows in Redis (docs/state.md). Of an older one, down to the oldest, requests and their
 # output are read; a newer one is refused.
-STATE_SCHEMA_VERSION: Final = 2
+STATE_SCHEMA_VERSION: Final = 3
 OLDEST_STATE_SCHEMA_VERSION: Final = 1

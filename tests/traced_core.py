@@ -18,6 +18,7 @@ from scheduler_svc.core.events import (
     Reply,
     RequestsSubmitted,
 )
+from scheduler_svc.core.reconfiguration import Configuration
 from scheduler_svc.core.rows import CommitId, Rows
 from scheduler_svc.core.scheduler_config import SchedulerConfig
 from scheduler_svc.core.three_queue.config import ThreeQueueConfig
@@ -69,12 +70,13 @@ class TracedCore:
         *,
         predecessor: TracedCore | None = None,
         capacity: Capacity | None = None,
+        configuration: Configuration | None = None,
     ) -> None:
         is_v0 = isinstance(scheduler, ThreeQueueConfig)
         policy = load_policy("three_queue" if is_v0 else "unified")
         depth = 1 if is_v0 or not scheduler.async_scheduling else 2
         config = EngineConfig(scheduler, depth=depth, max_queued_requests=1000)
-        self.core = EngineCore(config, WireCodec(), policy)
+        self.core = EngineCore(config, WireCodec(), policy, configuration)
         self.epoch = 1
         self.rows = Rows()
         last_commit: CommitId | None = None

@@ -30,11 +30,13 @@ from scheduler_svc.core.events import (
     RequestsAttached,
     RequestsSubmitted,
     SessionOpened,
+    SettingsChanged,
     Tick,
 )
 from scheduler_svc.core.generations import Generations
 from scheduler_svc.core.intake import Intake
 from scheduler_svc.core.lane import Lane, PlannedStep
+from scheduler_svc.core.reconfiguration import Configuration, Reconfiguration
 from scheduler_svc.core.rows import Commit, CommitId, Rows
 from scheduler_svc.core.snapshot import Snapshot
 from scheduler_svc.core.step_tracing import TraceparentOf, always_traced, untraced
@@ -44,12 +46,19 @@ from segue.types import FinishReason, SchedulerOutput, StepKey
 class EngineCore:
     """Everything the scheduler decides, for one leader's life: `lead`, then events and commits."""
 
-    def __init__(self, config: EngineConfig, codec: Codec, make_policy: MakePolicy) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        codec: Codec,
+        make_policy: MakePolicy,
+        configuration: Configuration | None = None,
+    ) -> None:
         self.state = EngineState(config, make_policy)
         self._codec = codec
         self._intake = Intake(self.state)
         self._generations = Generations(self.state)
-        self._snapshot = Snapshot(self.state, codec)
+        self._reconfiguration = Reconfiguration(self.state, configuration)
+        self._snapshot = Snapshot(self.state, codec, self._reconfiguration)
         self._leader_id = ""
         self._seq = 0
         self._last_commit: CommitId | None = None
@@ -126,6 +135,8 @@ class EngineCore:
                 return self._generations.drain(event)
             case PauseChanged():
                 return self._set_pause_state(event)
+            case SettingsChanged():
+                return self._reconfiguration.change(event)
             case PrefixCacheReset():
                 return self._reset_prefix_cache(event)
             case _:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from scheduler_svc.core.commit_record import CommitRecord
-from scheduler_svc.core.events import Counters, PauseState
+from scheduler_svc.core.events import Counters, PauseState, Setting
 from scheduler_svc.core.journal import Journal
 from scheduler_svc.core.lane import Lane, LaneStatus
 from scheduler_svc.core.placement import choose_lane
@@ -55,6 +55,7 @@ class EngineState:
     lanes: dict[str, Lane] = field(default_factory=dict[str, Lane])
     unplaced: list[Request] = field(default_factory=list[Request])
     pause_state: PauseState = PauseState.UNPAUSED
+    settings: dict[str, Setting] = field(default_factory=dict[str, Setting])  # beside the flags
     next_generation_number: int = 1
     epoch: int = 0
     journals: dict[str, Journal] = field(default_factory=dict[str, Journal])

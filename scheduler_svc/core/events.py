@@ -6,6 +6,7 @@ time included, so the same events on the same state give the same state.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -118,6 +119,21 @@ class PauseChanged:
 
 
 @dataclass(slots=True, frozen=True)
+class Setting:
+    """What a flag counts as until somebody starts a scheduler with another `flag`. Both as text."""
+
+    value: str
+    flag: str
+
+
+@dataclass(slots=True, frozen=True)
+class SettingsChanged:
+    """All of them or none. None: what the flag says counts again."""
+
+    changes: Mapping[str, Setting | None]
+
+
+@dataclass(slots=True, frozen=True)
 class PrefixCacheReset:
     reset_running: bool
 
@@ -141,6 +157,7 @@ Event = (
     | LaneDrained
     | ModelOutputReceived
     | PauseChanged
+    | SettingsChanged
     | PrefixCacheReset
     | Tick
 )
@@ -209,7 +226,29 @@ class CacheReset:
     is_reset: bool
 
 
-Reply = Accepted | Unknown | Detached | Rejected | LaneOpened | LaneRefused | CacheReset
+@dataclass(slots=True, frozen=True)
+class SettingsTaken:
+    """All that are changed now."""
+
+    settings: Mapping[str, Setting]
+
+
+@dataclass(slots=True, frozen=True)
+class SettingsRefused:
+    reason: str
+
+
+Reply = (
+    Accepted
+    | Unknown
+    | Detached
+    | Rejected
+    | LaneOpened
+    | LaneRefused
+    | CacheReset
+    | SettingsTaken
+    | SettingsRefused
+)
 
 
 @dataclass(slots=True)

@@ -10,6 +10,18 @@ from dataclasses import dataclass, replace
 
 from segue.types import Capacity
 
+# What `unified` reads anew in each step and nothing that is stored depends on: another value counts
+# from the next step on, whatever is in flight. With fewer seats than run, nobody is admitted.
+CHANGEABLE = frozenset(
+    {
+        "max_num_seqs",
+        "max_num_batched_tokens",
+        "long_prefill_token_threshold",
+        "watermark",
+        "priority_aging_ms",
+    }
+)
+
 
 @dataclass(slots=True, frozen=True)
 class SchedulerConfig:

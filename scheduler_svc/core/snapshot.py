@@ -19,6 +19,7 @@ from scheduler_svc.core.lane_row import (
     write_block_row,
     write_lane_row,
 )
+from scheduler_svc.core.reconfiguration import Reconfiguration, write_settings
 from scheduler_svc.core.request import Request
 from scheduler_svc.core.request_changes import QUEUE_TABLES, RequestChanges
 from scheduler_svc.core.request_row import read_request_row
@@ -30,8 +31,9 @@ IN_SERVICE = (Table.LANE_RUNNING, Table.LANE_SWAPPED, Table.LANE_HOLDING)
 class Snapshot:
     """Keeps what the store has, so that a delta holds only what changed."""
 
-    def __init__(self, state: EngineState, codec: Codec) -> None:
+    def __init__(self, state: EngineState, codec: Codec, reconfiguration: Reconfiguration) -> None:
         self._state = state
+        self._reconfiguration = reconfiguration
         self._codec = codec
         self._requests = RequestChanges(codec)
         self._stored_steps: dict[str, set[int]] = {}
@@ -90,7 +92,7 @@ class Snapshot:
 
     def full_rows(self) -> Rows:
         """The whole state as one delta, applied to nothing."""
-        whole = Snapshot(self._state, self._codec)
+        whole = Snapshot(self._state, self._codec, self._reconfiguration)
         delta = Delta()
         whole._requests.add(delta, self._state.requests.values(), ())
         for lane in self._state.lanes.values():
@@ -149,6 +151,7 @@ class Snapshot:
         if engine:
             state.pause_state = PauseState(engine["pause_state"].decode())
             state.next_generation_number = int(engine["next_generation_number"])
+            self._reconfiguration.restore(engine.get("settings", b""))
         submissions = rows.hashes.get(Key(Table.SUBMISSIONS), {})
         for request_id, row in rows.hashes.get(Key(Table.REQUESTS), {}).items():
             self._restore_request(rows, submissions[request_id], request_id, row)
@@ -170,6 +173,7 @@ class Snapshot:
         return {
             "pause_state": self._state.pause_state.value.encode(),
             "next_generation_number": str(self._state.next_generation_number).encode(),
+            "settings": write_settings(self._state.settings),
         }
 
     def _unplaced_ids(self) -> list[str]:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
+from scheduler_svc.config import SchedulerServiceConfig
 from scheduler_svc.core.engine_core import EngineCore
 from scheduler_svc.core.events import (
     Event,
@@ -38,6 +39,9 @@ class LoopTracer(LoopObserver):
         self._requests = RequestSpans(tracer, core.state.requests)
         self._steps = StepSpans(tracer, self._requests, tracing)
         self._commit_begun_ns = 0
+
+    def use(self, config: SchedulerServiceConfig) -> None:
+        self._steps.tracing = StepTracing.of(config)
 
     def begin(self) -> None:
         """What an earlier scheduler has left is gone on with, and says so."""

@@ -27,6 +27,7 @@ from segue.tracing.trace_context import TraceContext
 from segue.types import ModelRunnerOutput, SchedulerOutput, StepKey
 
 if TYPE_CHECKING:
+    from scheduler_svc.config import SchedulerServiceConfig
     from segue.tracing.ended_span import SpanLink
     from segue.tracing.tracer import Tracer
 
@@ -44,6 +45,11 @@ class StepTracing:
     policy: str
     ratio: float
     slow_step_ns: int
+
+    @classmethod
+    def of(cls, config: SchedulerServiceConfig) -> StepTracing:
+        slow_step_ns = config.trace_slow_step_ms * 1_000_000
+        return cls(config.policy, config.trace_step_ratio, slow_step_ns)
 
 
 @dataclass(slots=True)
@@ -74,7 +80,7 @@ class StepSpans:
     def __init__(self, tracer: Tracer, requests: RequestSpans, tracing: StepTracing) -> None:
         self._tracer = tracer
         self._requests = requests
-        self._tracing = tracing
+        self.tracing = tracing
         self.leader_id = ""
         self._open: dict[str, list[OpenStep]] = {}  # by lane, in order
         self._last_adopted: dict[str, TraceContext] = {}  # by lane, until a step is planned there
@@ -104,7 +110,7 @@ class StepSpans:
     def traceparent_of(self, executor_id: str, key: StepKey) -> str:
         """For a step that is about to be planned."""
         now_ns = time.time_ns()
-        kept = [RATIO] if is_kept_by_ratio(key.step_id, self._tracing.ratio) else []
+        kept = [RATIO] if is_kept_by_ratio(key.step_id, self.tracing.ratio) else []
         # The step before may be of the same round of planning, and not have been told yet.
         is_next = (executor_id, key.step_id - 1) in self._attempts
         if self._epochs.get(executor_id) != key.epoch and not is_next:
@@ -178,7 +184,7 @@ class StepSpans:
         error: str = "",
     ) -> None:
         context = step.context
-        if ended_ns - context.planned_ns >= self._tracing.slow_step_ns:
+        if ended_ns - context.planned_ns >= self.tracing.slow_step_ns:
             step.kept.append(SLOW)
         if not step.kept:
             return
@@ -226,7 +232,7 @@ class StepSpans:
         num_usable = policy.num_usable_blocks() if policy is not None else 0
         attributes = step_attributes(step.plan, rows, num_usable)
         attributes[names.LANE] = step.lane.executor_id
-        attributes[names.POLICY] = self._tracing.policy
+        attributes[names.POLICY] = self.tracing.policy
         attributes[names.STEP_KEPT] = step.kept
         attributes[names.WIRE_BYTES] = step.num_bytes
         if ADOPTED in step.kept:

@@ -1,4 +1,4 @@
-"""`segue ctl`: tells the scheduler that leads to pause, resume, reset its cache, or drain a lane.
+"""`segue ctl`: tells the scheduler that leads to pause, to drain a lane, to take other settings.
 
 Knows the unary RPCs; finds the scheduler in serve.json or is told where it is. Invariant: prints
 what the scheduler answered, and exits with 1 where it did not.
@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import json
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from google.protobuf.json_format import MessageToDict
@@ -23,7 +24,7 @@ from segue.grpc_tls import TlsConfig
 if TYPE_CHECKING:
     from argparse import _SubParsersAction  # pyright: ignore[reportPrivateUsage]
 
-    from segue.v1.scheduler_pb2 import GetStatusResponse
+    from segue.v1.scheduler_pb2 import GetStatusResponse, SettingState
 
 LANE_COLUMNS = (
     *("executor_id", "status", "connected", "generation", "next_step", "in_flight"),
@@ -32,7 +33,7 @@ LANE_COLUMNS = (
 
 
 def register(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = subparsers.add_parser("ctl", help="pause, resume, reset-cache, drain, status")
+    parser = subparsers.add_parser("ctl", help="pause, resume, drain, config, set, … of what runs")
     commands = parser.add_subparsers(dest="ctl_command", required=True, metavar="ACTION")
     status = commands.add_parser("status", help="who leads, and how each lane stands")
     status.add_argument("--json", action="store_true", help="as the scheduler says it")
@@ -43,6 +44,12 @@ def register(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
     reset.add_argument("--running", action="store_true", help="preempt what runs first")
     drain = commands.add_parser("drain", help="move an executor's requests elsewhere")
     drain.add_argument("executor_id")
+    shown = commands.add_parser("config", help="settings that a leader takes, and what they are")
+    shown.add_argument("--all", action="store_true", help="also those that need a restart")
+    setting = commands.add_parser("set", help="change settings without a restart")
+    setting.add_argument("settings", nargs="+", metavar="KEY=VALUE")
+    unset = commands.add_parser("unset", help="let the flags say it again")
+    unset.add_argument("settings", nargs="+", metavar="KEY")
     for command in commands.choices.values():
         add_state_dir_flag(command)
         command.add_argument(
@@ -81,9 +88,35 @@ async def _act(admin: AdminClient, args: argparse.Namespace) -> str:
         case "drain":
             num_moved = await admin.drain(args.executor_id)
             return f"{num_moved} requests moved from {args.executor_id}"
+        case "config":
+            return _settings_text(await admin.get_configuration(), shows_fixed=args.all)
+        case "set":
+            return _settings_text(await admin.change_configuration(_pairs(args.settings)))
+        case "unset":
+            return _settings_text(await admin.change_configuration({}, args.settings))
         case _:
             status = await admin.get_status()
             return _as_json(status) if args.json else status_text(status)
+
+
+def _pairs(settings: Sequence[str]) -> dict[str, str]:
+    pairs = [setting.partition("=") for setting in settings]
+    if wrong := [name for name, sign, _ in pairs if not (name and sign)]:
+        raise AdminError(f"{wrong[0]!r} is not KEY=VALUE")
+    return {name: value for name, _, value in pairs}
+
+
+def _settings_text(settings: Sequence[SettingState], *, shows_fixed: bool = False) -> str:
+    rows = [
+        (one.name, one.value, "" if one.value == one.flag_value else one.flag_value)
+        for one in settings
+        if not one.fixed_reason
+    ]
+    lines = list(text_table(("setting", "value", "instead_of"), rows))
+    if shows_fixed:
+        fixed = [(one.name, one.value, one.fixed_reason) for one in settings if one.fixed_reason]
+        lines += ["", *text_table(("setting", "value", "needs_a_restart_since"), fixed)]
+    return "\n".join(lines)
 
 
 def status_text(status: GetStatusResponse) -> str:

@@ -308,3 +308,46 @@ class DrainResponse(_message.Message):
     NUM_REQUESTS_MOVED_FIELD_NUMBER: _ClassVar[int]
     num_requests_moved: int
     def __init__(self, num_requests_moved: _Optional[int] = ...) -> None: ...
+
+class GetConfigurationRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetConfigurationResponse(_message.Message):
+    __slots__ = ("settings",)
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    settings: _containers.RepeatedCompositeFieldContainer[SettingState]
+    def __init__(self, settings: _Optional[_Iterable[_Union[SettingState, _Mapping]]] = ...) -> None: ...
+
+class SettingState(_message.Message):
+    __slots__ = ("name", "value", "flag_value", "fixed_reason")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    FLAG_VALUE_FIELD_NUMBER: _ClassVar[int]
+    FIXED_REASON_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    value: str
+    flag_value: str
+    fixed_reason: str
+    def __init__(self, name: _Optional[str] = ..., value: _Optional[str] = ..., flag_value: _Optional[str] = ..., fixed_reason: _Optional[str] = ...) -> None: ...
+
+class ChangeConfigurationRequest(_message.Message):
+    __slots__ = ("values", "unset_names")
+    class ValuesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    UNSET_NAMES_FIELD_NUMBER: _ClassVar[int]
+    values: _containers.ScalarMap[str, str]
+    unset_names: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, values: _Optional[_Mapping[str, str]] = ..., unset_names: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ChangeConfigurationResponse(_message.Message):
+    __slots__ = ("settings",)
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    settings: _containers.RepeatedCompositeFieldContainer[SettingState]
+    def __init__(self, settings: _Optional[_Iterable[_Union[SettingState, _Mapping]]] = ...) -> None: ...

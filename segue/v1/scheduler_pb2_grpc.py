@@ -69,6 +69,16 @@ class SchedulerServiceStub:
                 request_serializer=segue_dot_v1_dot_scheduler__pb2.DrainRequest.SerializeToString,
                 response_deserializer=segue_dot_v1_dot_scheduler__pb2.DrainResponse.FromString,
                 _registered_method=True)
+        self.GetConfiguration = channel.unary_unary(
+                '/segue.v1.SchedulerService/GetConfiguration',
+                request_serializer=segue_dot_v1_dot_scheduler__pb2.GetConfigurationRequest.SerializeToString,
+                response_deserializer=segue_dot_v1_dot_scheduler__pb2.GetConfigurationResponse.FromString,
+                _registered_method=True)
+        self.ChangeConfiguration = channel.unary_unary(
+                '/segue.v1.SchedulerService/ChangeConfiguration',
+                request_serializer=segue_dot_v1_dot_scheduler__pb2.ChangeConfigurationRequest.SerializeToString,
+                response_deserializer=segue_dot_v1_dot_scheduler__pb2.ChangeConfigurationResponse.FromString,
+                _registered_method=True)
 
 
 class SchedulerServiceServicer:
@@ -120,6 +130,20 @@ class SchedulerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetConfiguration(self, request, context):
+        """Settings of the leader, and those that it takes without a restart. A change is answered when it
+        is committed; a later leader goes on with it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ChangeConfiguration(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_SchedulerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -157,6 +181,16 @@ def add_SchedulerServiceServicer_to_server(servicer, server):
                     servicer.Drain,
                     request_deserializer=segue_dot_v1_dot_scheduler__pb2.DrainRequest.FromString,
                     response_serializer=segue_dot_v1_dot_scheduler__pb2.DrainResponse.SerializeToString,
+            ),
+            'GetConfiguration': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetConfiguration,
+                    request_deserializer=segue_dot_v1_dot_scheduler__pb2.GetConfigurationRequest.FromString,
+                    response_serializer=segue_dot_v1_dot_scheduler__pb2.GetConfigurationResponse.SerializeToString,
+            ),
+            'ChangeConfiguration': grpc.unary_unary_rpc_method_handler(
+                    servicer.ChangeConfiguration,
+                    request_deserializer=segue_dot_v1_dot_scheduler__pb2.ChangeConfigurationRequest.FromString,
+                    response_serializer=segue_dot_v1_dot_scheduler__pb2.ChangeConfigurationResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -348,6 +382,60 @@ class SchedulerService:
             '/segue.v1.SchedulerService/Drain',
             segue_dot_v1_dot_scheduler__pb2.DrainRequest.SerializeToString,
             segue_dot_v1_dot_scheduler__pb2.DrainResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetConfiguration(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/segue.v1.SchedulerService/GetConfiguration',
+            segue_dot_v1_dot_scheduler__pb2.GetConfigurationRequest.SerializeToString,
+            segue_dot_v1_dot_scheduler__pb2.GetConfigurationResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ChangeConfiguration(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/segue.v1.SchedulerService/ChangeConfiguration',
+            segue_dot_v1_dot_scheduler__pb2.ChangeConfigurationRequest.SerializeToString,
+            segue_dot_v1_dot_scheduler__pb2.ChangeConfigurationResponse.FromString,
             options,
             channel_credentials,
             insecure,

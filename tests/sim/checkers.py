@@ -10,7 +10,6 @@ from array import array
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from scheduler_svc.core.engine_core import EngineCore
 from scheduler_svc.core.events import Event, ModelOutputReceived, RequestAborted
 from scheduler_svc.core.lane import Lane, LaneStatus
 from scheduler_svc.core.rows import Commit, CommitId, Key, Table
@@ -124,7 +123,7 @@ class Checkers:
         known = self._contents.setdefault(commit.id, commit)
         if known is not commit:
             raise Violation(f"I1: {commit.id} is sent with another content")
-        check_counts(leader.core.state)
+        check_counts(leader.core.state, self.cluster.most_seats)
         meta = self.cluster.redis.state.meta
         is_owner = meta is not None and (meta.epoch, meta.leader_id) == leader.core.leader
         is_comparable = is_owner and self.cluster.redis.num_losses == 0
@@ -182,12 +181,13 @@ class Checkers:
             raise Violation(f"I7: `segue state --check` is not content: {found}")
         if rng.random() > RESTORE_SHARE:
             return
-        settings = leader.process.settings
-        restored = EngineCore(settings.engine, WireCodec(), settings.make_policy)
+        restored = leader.process.settings.new_core()
         restored.restore(stored)
         again = restored.rows()
         if again != stored:
             raise Violation(f"I10: restored differs: {difference(stored, again)}")
+        if restored.state.config != leader.core.state.config:
+            raise Violation("I10: a successor would go on with other settings")
         if restored.has_changes():
             raise Violation("I10: what was just restored has changes to commit")
         if rng.random() < TWIN_SHARE:

@@ -26,6 +26,7 @@ class Cluster:
         self.world = World(seed, is_verbose=is_verbose)
         self.settings: Settings = draw(self.world.rng)
         settings = self.settings
+        self.most_seats = settings.engine.scheduler.max_num_seqs  # likewise
         self.model_lens = settings.model_lens()  # of every configuration that there was
         self.redis = SimulatedRedis(self.world)
         self.schedulers = [SchedulerProcess(self, f"s{i}") for i in range(settings.num_schedulers)]
@@ -50,6 +51,7 @@ class Cluster:
         """What is started from now on is started with these."""
         self.settings = settings
         self.model_lens += settings.model_lens()
+        self.most_seats = max(self.most_seats, settings.engine.scheduler.max_num_seqs)
 
     # Who is where
 

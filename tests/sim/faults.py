@@ -16,6 +16,7 @@ from scheduler_svc.core.three_queue.config import ThreeQueueConfig
 from scheduler_svc.core.three_queue.scheduler import ThreeQueueScheduler
 from scheduler_svc.core.unified.scheduler import UnifiedScheduler
 from tests.sim.gateway import GatewayProcess
+from tests.sim.live_settings import change_settings
 from tests.sim.settings import Settings
 from tests.sim.token_kv_executor import ExecutorProcess
 from tests.sim.world import Life
@@ -81,6 +82,7 @@ class Faults:
             self.drain,
             self.change_configuration,
             self.change_policy,
+            self.change_settings,
         ]
         losses = [
             self.lose_tail,
@@ -362,6 +364,9 @@ class Faults:
         depth = 1 if settings.make_policy is ThreeQueueScheduler else 1 + config.async_scheduling
         engine = replace(settings.engine, scheduler=config, depth=depth)
         self._restart_with(replace(settings, engine=engine))
+
+    def change_settings(self) -> None:
+        change_settings(self.cluster)
 
     def change_policy(self) -> None:
         """From one of our policies to the other; the requests stay (H32)."""

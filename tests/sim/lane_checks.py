@@ -44,14 +44,18 @@ def check_window(lane: Lane, executor: ExecutorProcess | None, depth: int) -> No
             raise Violation(f"I3: the result of step {step_id} is not kept")
 
 
-def check_counts(state: EngineState) -> None:
-    """I7: what is in flight is what unretired steps hold; references are tables and free list."""
+def check_counts(state: EngineState, most_seats: int) -> None:
+    """I7: what is in flight is what unretired steps hold; references are tables and free list.
+
+    `most_seats`: the highest limit that there was; who runs stays when it is lowered.
+    """
     in_flight: Counter[str] = Counter()
     for lane in state.lanes.values():
         for step in lane.planned:
             in_flight.update(step.plan.num_scheduled_tokens)
         if isinstance(lane.policy, UnifiedScheduler):
             _check_references(lane, lane.policy, state)
+            _check_seats(lane.policy, most_seats)
         elif isinstance(lane.policy, ThreeQueueScheduler):
             _check_v0_references(lane, lane.policy, state)
     for request_id, request in state.requests.items():
@@ -87,8 +91,12 @@ def _check_references(lane: Lane, policy: UnifiedScheduler, state: EngineState) 
             )
         if (block.ref_cnt == 0) != (block.block_id in free):
             raise Violation(f"I7: block {block.block_id} is free and in use, or neither")
-    if len(policy.lane.running) > policy.config.max_num_seqs:
-        raise Violation(f"I7: {len(policy.lane.running)} requests run")
+
+
+def _check_seats(policy: UnifiedScheduler, most_seats: int) -> None:
+    num_running = len(policy.lane.running)
+    if num_running > most_seats:
+        raise Violation(f"I7: {num_running} requests run")
 
 
 def _check_v0_references(lane: Lane, policy: ThreeQueueScheduler, state: EngineState) -> None:

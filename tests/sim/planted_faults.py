@@ -20,6 +20,7 @@ from scheduler_svc.core.intake import Intake
 from scheduler_svc.core.request import Request
 from scheduler_svc.core.request_queue import FCFSRequestQueue
 from scheduler_svc.core.rows import Commit
+from scheduler_svc.core.snapshot import Snapshot
 from scheduler_svc.sessions import NewOutputs
 from scheduler_svc.store.memory_store import MemoryState
 from scheduler_svc.store.state_store import CommitAnswer, Outcome, StoreUnavailable
@@ -266,6 +267,12 @@ def anyone_may_abort(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Intake, "abort", abort)
 
 
+def settings_are_not_stored(patch: pytest.MonkeyPatch) -> None:
+    """The leader goes on by them; its successor would not."""
+    original = Snapshot._engine_fields
+    patch.setattr(Snapshot, "_engine_fields", lambda self: {**original(self), "settings": b"{}"})
+
+
 PLANTS: dict[Callable[[pytest.MonkeyPatch], None], Scenario] = {  # and the faults that show each
     no_executor_ahead_check: Scenario(LOSSES),
     no_generation: Scenario(("give_up_lane", "stop_executor")),
@@ -295,6 +302,7 @@ PLANTS: dict[Callable[[pytest.MonkeyPatch], None], Scenario] = {  # and the faul
     old_session_is_read: Scenario(("gateway_looks_again",)),
     seed_of_the_scheduler: Scenario(("lose_all",)),
     anyone_may_abort: Scenario(("client_moves",)),
+    settings_are_not_stored: Scenario(("change_settings",)),
 }
 
 

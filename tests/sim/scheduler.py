@@ -33,7 +33,6 @@ from scheduler_svc.core.rows import Commit
 from scheduler_svc.lease import LeaseKeeper
 from scheduler_svc.sessions import GatewaySession, NewOutputs, SessionReady, Sessions, SignOfLife
 from scheduler_svc.store.state_store import Outcome, StateStore, StoreUnavailable
-from segue.wire import WireCodec
 from tests.sim import messages
 from tests.sim.executor_links import ExecutorLinks
 from tests.sim.settings import LEASE_TTL_MS, ORPHAN_TIMEOUT_MS, TICK_MS
@@ -338,7 +337,7 @@ class SchedulerProcess:
             store, self.scheduler_id, self.scheduler_id, LEASE_TTL_MS / 1000, sleep=sleep
         )
         acquired, leader_id = await keeper.campaign()
-        core = EngineCore(settings.engine, WireCodec(), settings.make_policy)
+        core = settings.new_core()
         loaded = await self._load(store)
         if loaded.is_torn:
             self.world.note("what is loaded is torn, and discarded")

@@ -10,11 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 
 from scheduler_svc.config import SchedulerServiceConfig
+from scheduler_svc.core.engine_core import EngineCore
 from scheduler_svc.core.engine_state import EngineConfig, MakePolicy
 from scheduler_svc.core.scheduler_config import SchedulerConfig
 from scheduler_svc.core.three_queue.scheduler import ThreeQueueScheduler
 from scheduler_svc.core.unified.scheduler import UnifiedScheduler
 from segue.types import Capacity
+from segue.wire import WireCodec
+from tests.sim.live_settings import SimulatedConfiguration
 
 LEASE_TTL_MS = 300
 TICK_MS = 100
@@ -36,6 +39,11 @@ class Settings:
     may_lose_redis: bool
     vocab_size: int
     make_policy: MakePolicy = UnifiedScheduler
+
+    def new_core(self) -> EngineCore:
+        takes_budgets = self.make_policy is UnifiedScheduler
+        configuration = SimulatedConfiguration(self.engine, takes_budgets=takes_budgets)
+        return EngineCore(self.engine, WireCodec(), self.make_policy, configuration)
 
     def digest(self) -> str:
         """As the service would compute it, of what is set here."""

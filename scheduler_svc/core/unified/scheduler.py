@@ -6,7 +6,7 @@ token budget, first on running requests in order, then on waiting ones. Chunked 
 caching and overlapped scheduling all follow from that (specification: vLLM 0.32.0's V1 scheduler).
 
 Knows nothing about executors or commits. Invariant: the sum of scheduled tokens is within the
-budget, and at most `max_num_seqs` run.
+budget, and no one is admitted beyond `max_num_seqs`.
 """
 
 from __future__ import annotations
@@ -109,7 +109,8 @@ class UnifiedScheduler(SchedulingPolicy):
     def _check_limits(self, draft: StepDraft) -> None:
         assert draft.token_budget >= 0
         assert draft.input_budget >= 0
-        assert len(self.lane.running) <= self.config.max_num_seqs
+        if draft.new or draft.resumed:  # more run where the limit was lowered under them
+            assert len(self.lane.running) <= self.config.max_num_seqs
 
     def update_from_output(
         self, plan: SchedulerOutput, result: ModelRunnerOutput, now_ms: int
