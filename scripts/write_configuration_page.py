@@ -9,6 +9,7 @@ the committed one to it.
 from __future__ import annotations
 
 import sys
+import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
@@ -17,10 +18,12 @@ from typing import Any, get_type_hints
 from executor_svc.config import ExecutorServiceConfig
 from gateway_svc.config import GatewayConfig
 from scheduler_svc.config import SchedulerServiceConfig
+from scheduler_svc.live_settings import LIVE
 from segue.config import flag, metavar, shown, variable
 from segue.serve_config import ServeConfig
 
 ROOT = Path(__file__).resolve().parent.parent
+WIDTH = 96
 TARGET = ROOT / "docs" / "configuration.md"
 SECTIONS: tuple[tuple[str, type[Any]], ...] = (
     ("segue serve", ServeConfig),
@@ -53,19 +56,26 @@ enable-prefix-caching: true
 
 ## Changing a running deployment
 
-Configuration is read once, at start. To change it, stop the scheduler with SIGTERM and start it
+The leader takes these without a restart, with `segue ctl set KEY=VALUE…`, between two steps:
+{live}.
+`segue ctl config` shows them, `segue ctl unset KEY…` lets the flags say it again. They are stored
+with the state, so a successor goes on with them, for as long as it is started with the flags that
+they replaced; the first five only under `--policy unified`. A refusal says why.
+
+Everything else is read once, at start. To change it, stop the scheduler with SIGTERM and start it
 with the new settings, as an upgrade does: executors and gateways keep running, streams pause and
 go on, and no token is lost or repeated. `config_digest` in Redis (`state.md`) tells the new
 leader whether the settings that shape a lane's state are the same: then it goes on where the old
-one stood; else (policy, budgets, `max-num-seqs`, prefix caching and the like) it keeps every
-request with its output, and computes their KV again. There is no way to change them without that
-restart: a plan in flight was made under the old rules, and the checks that guard it would have to
-know both (`decisions/configuration-by-restart.md`).
+one stood; else (policy, block size, prefix caching and the like) it keeps every request with its
+output, and computes their KV again. Why so: `decisions/configuration-while-running.md`.
 """
 
 
 def page() -> str:
-    return HEAD + "".join(f"\n{line}\n" if line else "\n" for line in _sections())
+    live = textwrap.fill(", ".join(f"`{name}`" for name in LIVE), WIDTH)
+    return HEAD.replace("{live}", live) + "".join(
+        f"\n{line}\n" if line else "\n" for line in _sections()
+    )
 
 
 def _sections() -> Iterator[str]:
