@@ -298,7 +298,7 @@ PLANTS: dict[Callable[[pytest.MonkeyPatch], None], Scenario] = {  # and the faul
     adoption_appends: Scenario(LOSSES),
     adoption_keeps_kv: Scenario(LOSSES),
     redis_wins: Scenario(LOSSES),
-    no_revival: Scenario(("lose_tail_while_gateways_sleep",)),
+    no_revival: Scenario(("lose_tail_while_gateways_sleep",), num_calls=range(12, 20)),
     old_session_is_read: Scenario(("gateway_looks_again",)),
     seed_of_the_scheduler: Scenario(("lose_all",)),
     anyone_may_abort: Scenario(("client_moves",)),
