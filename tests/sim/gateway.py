@@ -110,7 +110,10 @@ class GatewayProcess:
 
     def attach(self, client: Client) -> None:
         client.gateway = self
-        if client.request_id in self.entries:
+        entry = self.entries.get(client.request_id)
+        if entry is not None:  # it went elsewhere for a while, and missed what has come meanwhile
+            for index, token in enumerate(entry.delivered):
+                self._show(client, index, token)
             return
         self.entries[client.request_id] = Entry(client, None)
         if self.session is not None:
