@@ -1,77 +1,24 @@
-// Groups of weights back to bfloat16 with AVX-512: a vector holds eight outputs by an even and an
-// odd input, so that two of them, rounded, are a row of pairs as it has to lie.
-#include "groups.h"
+// Groups of weights back to bfloat16 with AVX-512.
+#include "groups_avx512.h"
 
 #if defined(__AVX512BF16__)
-// GCC 12 takes the undefined lanes in its own header for a fault.
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#include <immintrin.h>
 
 namespace {
 
 constexpr int PREFETCH_BYTES = 2048;
 
-// The sixteen values of a record for its outputs 0 to 7 and 8 to 15, each twice.
-struct Doubled {
-  __m512 left, right;
-
-  explicit Doubled(const uint8_t *at) {
-    const __m512 values = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)at));
-    const __m512i lanes = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
-    left = _mm512_permutexvar_ps(lanes, values);
-    right = _mm512_permutexvar_ps(_mm512_add_epi32(lanes, _mm512_set1_epi32(8)), values);
-  }
-};
-
-inline void prefetch(const uint8_t *record, int num_bytes) {
-  for (int at = 0; at < num_bytes; at += 64)
-    _mm_prefetch((const char *)record + PREFETCH_BYTES + at, _MM_HINT_T0);
-}
-
-inline void store_pairs(bf16 *out, __m512 left, __m512 right) {
-  _mm512_storeu_si512(out, (__m512i)_mm512_cvtne2ps_pbh(right, left));
-}
-
-void unpack_int8(const uint8_t *record, int num_groups, bf16 *out) {
-  const auto load = [](const uint8_t *at) {
-    const __m128i codes = _mm_loadu_si128((const __m128i *)at);
-    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(codes));
-  };
-  for (int group = 0; group < num_groups; group++, record += record_bytes(GroupKind::INT8)) {
-    prefetch(record, record_bytes(GroupKind::INT8));
-    const Doubled scale(record);
-    const uint8_t *codes = record + 2 * LANES;
-    for (int pair = 0; pair < GROUP / 2; pair++, codes += 2 * LANES, out += 2 * LANES)
-      store_pairs(out, _mm512_mul_ps(load(codes), scale.left),
-                  _mm512_mul_ps(load(codes + LANES), scale.right));
-  }
-}
-
-void unpack_q4_1(const uint8_t *record, int num_groups, bf16 *out) {
-  // A permutation looks at the lowest 4 bits of a lane alone: it is mask and conversion in one.
-  const __m512 values = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-  for (int group = 0; group < num_groups; group++, record += record_bytes(GroupKind::Q4_1)) {
-    prefetch(record, record_bytes(GroupKind::Q4_1));
-    const Doubled scale(record), minimum(record + 2 * LANES);
-    const uint8_t *words = record + 4 * LANES;
-    for (int half = 0; half < 2; half++, words += 128) {
-      __m512i left = _mm512_loadu_si512(words), right = _mm512_loadu_si512(words + 64);
-      for (int pair = 0; pair < 8; pair++, out += 2 * LANES) {
-        store_pairs(out,
-                    _mm512_fmadd_ps(_mm512_permutexvar_ps(left, values), scale.left, minimum.left),
-                    _mm512_fmadd_ps(_mm512_permutexvar_ps(right, values), scale.right,
-                                    minimum.right));
-        left = _mm512_srli_epi32(left, 4);
-        right = _mm512_srli_epi32(right, 4);
-      }
-    }
+template <GroupKind KIND> void unpack(const uint8_t *record, int num_groups, bf16 *out) {
+  for (int group = 0; group < num_groups; group++, out += GROUP * LANES) {
+    prefetch_record<KIND>(record, PREFETCH_BYTES);
+    unpack_group<KIND>(record, out);
+    record += record_bytes(KIND);
   }
 }
 
 }  // namespace
 
 Unpack avx512_unpack(GroupKind kind) {
-  return kind == GroupKind::INT8 ? unpack_int8 : unpack_q4_1;
+  return kind == GroupKind::INT8 ? unpack<GroupKind::INT8> : unpack<GroupKind::Q4_1>;
 }
 
 #else

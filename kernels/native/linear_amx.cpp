@@ -2,36 +2,18 @@
 #include "linear.h"
 
 #if defined(__AMX_BF16__) && defined(__linux__)
-#include <immintrin.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 
+#include "amx_tiles.h"
+
 namespace {
 
 constexpr int ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18;
-constexpr int TILE_BYTES_OF_ROW = 64, PREFETCH_TILES = 8;
+constexpr int PREFETCH_TILES = 8;
 constexpr int64_t TILE_WEIGHTS = 16 * 32;
-
-struct alignas(64) TileConfig {
-  uint8_t palette = 1, start_row = 0, reserved[14] = {};
-  uint16_t bytes_of_row[16] = {};
-  uint8_t rows[16] = {};
-};
-
-// Tiles 0-3: sums of (upper, lower) rows by (left, right) outputs; 4, 5: x; 6, 7: weights.
-// Each time: torch's own products on this thread leave another configuration.
-void configure(int upper_rows, int lower_rows) {
-  TileConfig config;
-  const uint8_t rows[8] = {(uint8_t)upper_rows, (uint8_t)upper_rows, (uint8_t)lower_rows,
-                           (uint8_t)lower_rows, (uint8_t)upper_rows, (uint8_t)lower_rows, 16, 16};
-  for (int i = 0; i < 8; i++) {
-    config.rows[i] = rows[i];
-    config.bytes_of_row[i] = TILE_BYTES_OF_ROW;
-  }
-  _tile_loadconfig(&config);
-}
 
 inline void prefetch(const bf16 *weights) {
   const char *at = (const char *)(weights + PREFETCH_TILES * TILE_WEIGHTS);
@@ -115,7 +97,7 @@ bool has_amx() {
 
 void multiply_amx(const Tile &tile) {
   const int upper_rows = std::min(tile.num_rows, 16), lower_rows = tile.num_rows - upper_rows;
-  configure(upper_rows, std::max(lower_rows, 1));
+  configure_tiles(upper_rows, std::max(lower_rows, 1));
   int block = 0;
   for (; block + 2 <= tile.num_blocks; block += 2) {
     if (lower_rows > 0) multiply_pair<true>(tile, block);
