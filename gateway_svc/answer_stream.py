@@ -10,9 +10,10 @@ from collections.abc import AsyncIterator, Iterator
 
 from gateway_svc.answers import Answer
 from gateway_svc.api_error import ApiError, internal
+from gateway_svc.chunk_writer import ChunkWriter
 from gateway_svc.cursor import ChoiceCursor, Standing
 from gateway_svc.live_call import LiveCall
-from gateway_svc.sse import DONE, EventId, event
+from gateway_svc.sse import DONE, EventId, event, event_id_text
 from segue.types import FinishReason
 
 
@@ -34,6 +35,7 @@ class AnswerStream:
     def __init__(self, live: LiveCall, answer: Answer, start: EventId | None = None) -> None:
         self._live = live
         self._answer = answer
+        self._chunks = ChunkWriter(live, answer)
         self._start = start
         self._reader = live.take_over()
         self.has_diverged = False
@@ -85,7 +87,7 @@ class AnswerStream:
                 continue
             if delta.end is not None and delta.end.reason is FinishReason.ERROR:
                 raise internal(delta.end.message or "the request failed")
-            chunk = self._answer.next(delta)
+            chunk = self._chunks.next(delta)
             if chunk is not None:
                 yield event(chunk, self._event_id())
 
@@ -95,6 +97,6 @@ class AnswerStream:
             yield event(self._answer.usage_chunk(), self._event_id(is_usage_sent=True))
         yield DONE
 
-    def _event_id(self, *, is_usage_sent: bool = False) -> EventId:
-        positions = {cursor.index: cursor.position() for cursor in self._cursors}
-        return EventId(self._live.call_id, positions, is_usage_sent)
+    def _event_id(self, *, is_usage_sent: bool = False) -> str:
+        marks = [cursor.mark() for cursor in self._cursors]
+        return event_id_text(self._live.call_id, marks, is_usage_sent=is_usage_sent)

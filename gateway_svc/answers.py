@@ -65,6 +65,11 @@ class Answer:
                 item["prompt_token_ids"] = list(choice.submission.prompt_token_ids)
         return self._chunk(item)
 
+    def empty_chunk(self, index: int) -> JsonObject:
+        """A chunk of a choice with no text, logprobs or end."""
+        content: JsonObject = {"delta": {"content": ""}} if self._is_chat else {"text": ""}
+        return self._chunk(self._choice_of_chunk(index, content, None, None))
+
     def usage_chunk(self) -> JsonObject:
         name = "chat.completion.chunk" if self._is_chat else "text_completion"
         return self._envelope(name, []) | {"usage": self.usage()}

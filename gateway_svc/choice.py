@@ -89,6 +89,14 @@ class Choice:
             self._finish(output.finish)
         return len(fresh)
 
+    def receive_token(self, index: int, token_id: int) -> bool:
+        """Takes the next token, if that is all there is to it; else false, and nothing is taken."""
+        if index != len(self.token_ids) or self.end is not None:
+            return False
+        self.token_ids.append(token_id)
+        self._append_text(token_id)
+        return True
+
     def fail(self, reason: FinishReason, message: str) -> None:
         """The choice ends here, without the scheduler's word."""
         self.is_settled = True
@@ -100,10 +108,14 @@ class Choice:
         for token_id in token_ids:
             if self.end is not None:
                 return
-            self.text_offsets.append(len(self._detokenizer.text))
-            self._detokenizer.append(token_id)
-            if self._detokenizer.stopped_by is not None:
-                self.end = ChoiceEnd(FinishReason.STOP, self._detokenizer.stopped_by)
+            self._append_text(token_id)
+
+    def _append_text(self, token_id: int) -> None:
+        detokenizer = self._detokenizer
+        self.text_offsets.append(len(detokenizer.text))
+        detokenizer.append(token_id)
+        if detokenizer.stopped_by is not None:
+            self.end = ChoiceEnd(FinishReason.STOP, detokenizer.stopped_by)
 
     def _finish(self, finish: Finish) -> None:
         if self.end is not None:

@@ -15,6 +15,7 @@ from enum import Enum
 from gateway_svc.choice import Choice, ChoiceEnd
 
 DIGEST_LENGTH = 16  # hex digits
+END_MARK = "end"
 EMPTY_DIGEST = hashlib.sha256().hexdigest()[:DIGEST_LENGTH]
 
 
@@ -24,6 +25,15 @@ class Position:
     num_chars: int = 0
     digest: str = EMPTY_DIGEST
     is_finished: bool = False  # its finish_reason was sent
+
+
+def mark(index: int, position: Position) -> str:
+    """A position as it stands in an event's id; empty before anything was sent."""
+    if position == Position():
+        return ""
+    return _mark(
+        index, position.num_tokens, position.num_chars, position.digest, position.is_finished
+    )
 
 
 class Standing(Enum):
@@ -66,6 +76,16 @@ class ChoiceCursor:
         digest = self._digest.hexdigest()[:DIGEST_LENGTH]
         return Position(self._num_tokens, self._num_chars, digest, self._is_finished)
 
+    def mark(self) -> str:
+        """`mark` of the position, without one being made: an id is written for each token."""
+        if not self._is_checked:
+            return mark(self.index, self._start)
+        num_tokens, num_chars, is_finished = self._num_tokens, self._num_chars, self._is_finished
+        if not (num_tokens or num_chars or is_finished):
+            return ""
+        digest = self._digest.hexdigest()[:DIGEST_LENGTH]
+        return _mark(self.index, num_tokens, num_chars, digest, is_finished)
+
     def standing(self) -> Standing:
         """To be SAME before `take`; stays so."""
         if self._is_checked:
@@ -94,6 +114,11 @@ class ChoiceCursor:
         self._num_chars += len(text)
         self._is_finished = self._is_finished or end is not None
         return ChoiceDelta(self.index, first_token, num_tokens, text, end)
+
+
+def _mark(index: int, num_tokens: int, num_chars: int, digest: str, is_finished: bool) -> str:
+    text = f"{index}:{num_tokens}:{num_chars}:{digest}"
+    return f"{text}:{END_MARK}" if is_finished else text
 
 
 def _as_bytes(token_ids: Sequence[int]) -> bytes:

@@ -7,7 +7,7 @@ submission until the scheduler owes us nothing for it, aborts included (rule 5, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -16,7 +16,7 @@ from gateway_svc.call import Call, CallShape, call_id_of, choice_index_of
 from gateway_svc.choice import Choice
 from gateway_svc.live_call import LiveCall
 from gateway_svc.tokenizer import Tokenizer
-from segue.types import Attachment, FinishReason, RequestOutput, Submission
+from segue.types import Attachment, FinishReason, OutputColumns, Submission
 
 
 class LedgerObserver(Protocol):
@@ -114,28 +114,43 @@ class Ledger:
 
     # What the session brings.
 
-    def receive(self, outputs: Iterable[RequestOutput]) -> list[Choice]:
+    def receive(self, outputs: OutputColumns) -> list[Choice]:
         """Takes new rows; returns the choices that a stop string ended. RowGap, RowMismatch."""
         stopped: list[Choice] = []
         self._observer.batch_began()
-        for output in outputs:
-            choice = self._choices.get(output.request_id)
-            if choice is None:  # ended here, while the row was under way
-                continue
-            had_ended = choice.end is not None
-            num_rows = choice.receive(output)
-            if not choice.abort_reason:
-                num_repeated = len(output.new_token_ids) - num_rows
-                self._observer.rows_received(choice, num_rows, num_repeated)
-            if choice.end is not None and not had_ended:
-                self._observer.choice_ended(choice)
-            if choice.is_settled:
-                del self._choices[output.request_id]
-            elif choice.end is not None and self._mark_aborted(choice, "stop string"):
-                stopped.append(choice)
-            self._notify(output.request_id)
+        start = 0
+        for row, (request_id, num_tokens) in enumerate(
+            zip(outputs.request_ids, outputs.num_tokens, strict=True)
+        ):
+            choice = self._choices.get(request_id)
+            if choice is not None:  # else it ended here, while the row was under way
+                self._take_row(choice, outputs, row, start)
+                if choice.is_settled:
+                    del self._choices[request_id]
+                elif choice.end is not None and self._mark_aborted(choice, "stop string"):
+                    stopped.append(choice)
+                self._notify(request_id)
+            start += num_tokens
         self._observer.batch_ended()
         return stopped
+
+    def _take_row(self, choice: Choice, outputs: OutputColumns, row: int, start: int) -> None:
+        """One token more is nearly all that comes, and needs no object of its own."""
+        had_ended = choice.end is not None
+        num_tokens = outputs.num_tokens[row]
+        is_plain = num_tokens == 1 and row not in outputs.finishes and row not in outputs.logprobs
+        if (
+            is_plain
+            and outputs.num_cached_tokens[row] <= choice.num_cached_tokens
+            and choice.receive_token(outputs.first_indices[row], outputs.token_ids[start])
+        ):
+            num_rows = 1
+        else:
+            num_rows = choice.receive(outputs.output(row, start))
+        if not choice.abort_reason:
+            self._observer.rows_received(choice, num_rows, num_tokens - num_rows)
+        if choice.end is not None and not had_ended:
+            self._observer.choice_ended(choice)
 
     def accepted(self, request_id: str) -> None:
         choice = self._choices.get(request_id)

@@ -24,7 +24,7 @@ class LiveCall:
         self.choices = list(choices)
         self.error: ApiError | None = None
         self.reader = 0
-        self._changed = asyncio.Event()
+        self._waiting: list[asyncio.Future[None]] = []
 
     @classmethod
     def new(cls, call: Call, tokenizer: Tokenizer) -> LiveCall:
@@ -59,9 +59,18 @@ class LiveCall:
         self.notify()
 
     def notify(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
+        waiting, self._waiting = self._waiting, []
+        for one in waiting:
+            if not one.done():
+                one.set_result(None)
 
     async def changed(self) -> None:
         """Returns at the next change. What is checked before, without awaiting, is not missed."""
-        await self._changed.wait()
+        one: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(one)
+        try:
+            await one
+        except asyncio.CancelledError:  # a wait with a bound; nobody may notify for long
+            if one in self._waiting:
+                self._waiting.remove(one)
+            raise

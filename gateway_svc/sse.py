@@ -11,15 +11,14 @@ usage chunk was sent.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gateway_svc.cursor import DIGEST_LENGTH, Position
+from gateway_svc.cursor import DIGEST_LENGTH, END_MARK, Position, mark
 
 DONE = b"data: [DONE]\n\n"
 USAGE_MARK = "usage"
-END_MARK = "end"
 
 
 class EventIdError(ValueError):
@@ -33,15 +32,8 @@ class EventId:
     is_usage_sent: bool = False
 
     def __str__(self) -> str:
-        parts = [self.call_id]
-        parts += [
-            _position_text(index, position)
-            for index, position in sorted(self.positions.items())
-            if position != Position()
-        ]
-        if self.is_usage_sent:
-            parts.append(USAGE_MARK)
-        return ";".join(parts)
+        marks = [mark(index, position) for index, position in sorted(self.positions.items())]
+        return event_id_text(self.call_id, marks, is_usage_sent=self.is_usage_sent)
 
     @classmethod
     def parse(cls, text: str) -> EventId:
@@ -55,17 +47,26 @@ class EventId:
         return cls(call_id, positions, is_usage_sent)
 
 
-def event(data: Mapping[str, Any], event_id: EventId | None = None, name: str = "") -> bytes:
-    lines = [f"event: {name}"] if name else []
+def event_id_text(call_id: str, marks: Iterable[str], *, is_usage_sent: bool = False) -> str:
+    """`marks`: of each choice, in order; empty ones say nothing."""
+    parts = [call_id, *filter(None, marks)]
+    if is_usage_sent:
+        parts.append(USAGE_MARK)
+    return ";".join(parts)
+
+
+def event(
+    data: Mapping[str, Any] | str, event_id: EventId | str | None = None, name: str = ""
+) -> bytes:
+    """`data`: an object, or its JSON."""
+    head = f"event: {name}\n" if name else ""
     if event_id is not None:
-        lines.append(f"id: {event_id}")
-    lines.append("data: " + json.dumps(data, ensure_ascii=False, separators=(",", ":")))
-    return ("\n".join(lines) + "\n\n").encode()
+        head = f"{head}id: {event_id}\n"
+    return f"{head}data: {data if isinstance(data, str) else to_json(data)}\n\n".encode()
 
 
-def _position_text(index: int, position: Position) -> str:
-    text = f"{index}:{position.num_tokens}:{position.num_chars}:{position.digest}"
-    return f"{text}:{END_MARK}" if position.is_finished else text
+def to_json(data: Mapping[str, Any]) -> str:
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
 
 
 def _parse_position(part: str) -> tuple[int, Position]:

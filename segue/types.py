@@ -275,23 +275,20 @@ class OutputColumns:
 
     def __iter__(self) -> Iterator[RequestOutput]:
         start = 0
-        rows = zip(
-            self.request_ids,
-            self.first_indices,
-            self.num_tokens,
-            self.num_cached_tokens,
-            strict=True,
-        )
-        for row, (request_id, first_index, num_tokens, num_cached_tokens) in enumerate(rows):
-            yield RequestOutput(
-                request_id,
-                first_index,
-                tuple(self.token_ids[start : start + num_tokens]),
-                self.logprobs.get(row, ()),
-                self.finishes.get(row),
-                num_cached_tokens,
-            )
+        for row, num_tokens in enumerate(self.num_tokens):
+            yield self.output(row, start)
             start += num_tokens
+
+    def output(self, row: int, start: int) -> RequestOutput:
+        """The row, whose tokens begin at `start` of the flat ones."""
+        return RequestOutput(
+            self.request_ids[row],
+            self.first_indices[row],
+            tuple(self.token_ids[start : start + self.num_tokens[row]]),
+            self.logprobs.get(row, ()),
+            self.finishes.get(row),
+            self.num_cached_tokens[row],
+        )
 
 
 @dataclass(slots=True, frozen=True)

@@ -13,7 +13,15 @@ from gateway_svc.live_call import LiveCall
 from gateway_svc.metrics import GatewayMetrics
 from gateway_svc.tokenizer import Tokenizer
 from segue.model_files.hand import VOCAB_SIZE, write_hand_model
-from segue.types import Finish, FinishReason, RequestOutput, SamplingParams, Submission, Usage
+from segue.types import (
+    Finish,
+    FinishReason,
+    OutputColumns,
+    RequestOutput,
+    SamplingParams,
+    Submission,
+    Usage,
+)
 from tests.metrics_page import Page
 
 CALL_ID = "cmpl-1"
@@ -71,24 +79,24 @@ def counted(tokenizer: Tokenizer) -> Counted:
 
 def test_tokens_that_come_again_are_counted_as_suppressed(counted: Counted) -> None:
     counted.add()
-    counted.ledger.receive([rows(0, 0, b"abc")])
-    counted.ledger.receive([rows(0, 1, b"bcd")])
+    counted.ledger.receive(OutputColumns.of([rows(0, 0, b"abc")]))
+    counted.ledger.receive(OutputColumns.of([rows(0, 1, b"bcd")]))
     assert counted.total("segue:gateway_suppressed_duplicates_total") == 2
 
 
 def test_gaps_are_between_messages_and_the_first_has_none(counted: Counted) -> None:
     counted.add(num_choices=3)
     for index in range(4):
-        counted.ledger.receive([rows(choice, index, b"a") for choice in range(3)])
+        counted.ledger.receive(OutputColumns.of([rows(choice, index, b"a") for choice in range(3)]))
     assert counted.total("vllm:time_to_first_token_seconds_count") == 3
     assert counted.total("vllm:inter_token_latency_seconds_count") == 9
 
 
 def test_the_choices_of_a_prompt_are_one_of_n(counted: Counted) -> None:
     counted.add(num_choices=2)
-    counted.ledger.receive([rows(0, 0, b"abc", ends=True)])
+    counted.ledger.receive(OutputColumns.of([rows(0, 0, b"abc", ends=True)]))
     assert counted.total("vllm:request_params_n_count") == 0
-    counted.ledger.receive([rows(1, 0, b"abcde", ends=True)])
+    counted.ledger.receive(OutputColumns.of([rows(1, 0, b"abcde", ends=True)]))
     assert counted.total("vllm:request_params_n_sum") == 2
     assert counted.total("vllm:request_max_num_generation_tokens_sum") == 5
     assert counted.total("vllm:request_generation_tokens_sum") == 8
@@ -97,9 +105,11 @@ def test_the_choices_of_a_prompt_are_one_of_n(counted: Counted) -> None:
 
 def test_a_stop_string_is_a_stop_and_is_counted_once(counted: Counted) -> None:
     counted.add(stops=("#",))
-    counted.ledger.receive([rows(0, 0, b"ab#c")])
+    counted.ledger.receive(OutputColumns.of([rows(0, 0, b"ab#c")]))
     aborted = Finish(FinishReason.ABORT, Usage(3, 5))
-    counted.ledger.receive([RequestOutput(request_id_of(CALL_ID, 0), 4, (65,), finish=aborted)])
+    counted.ledger.receive(
+        OutputColumns.of([RequestOutput(request_id_of(CALL_ID, 0), 4, (65,), finish=aborted)])
+    )
     assert counted.total("vllm:request_success_total", finished_reason="stop") == 1
     assert counted.total("vllm:request_success_total") == 1
 
@@ -112,7 +122,7 @@ def test_a_refused_call_is_no_end_and_leaves_nothing(counted: Counted, has_clien
     counted.ledger.rejected(request_id_of(CALL_ID, 0), queue_full("the queue is full", 1))
     assert counted.total("vllm:request_success_total") == 0
     counted.add()  # the same prompt anew: nothing of the first is counted with it
-    counted.ledger.receive([rows(0, 0, b"a", ends=True)])
+    counted.ledger.receive(OutputColumns.of([rows(0, 0, b"a", ends=True)]))
     assert counted.total("vllm:request_params_n_sum") == 1
 
 
@@ -122,8 +132,8 @@ def test_a_call_that_another_gateway_began_has_an_end_and_no_first_token(counted
     counted.ledger.attach(Attaching(CALL_ID, done.append))
     (submission,) = make_call(1).submissions
     counted.ledger.attached(submission)
-    counted.ledger.receive([rows(0, 0, b"abc")])
-    counted.ledger.receive([rows(0, 3, b"d", ends=True)])
+    counted.ledger.receive(OutputColumns.of([rows(0, 0, b"abc")]))
+    counted.ledger.receive(OutputColumns.of([rows(0, 3, b"d", ends=True)]))
     assert len(done) == 1
     assert counted.total("vllm:time_to_first_token_seconds_count") == 0
     assert counted.total("vllm:inter_token_latency_seconds_count") == 1
