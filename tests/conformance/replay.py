@@ -81,17 +81,41 @@ def describe(
     expected: dict[str, Any],
     before: list[dict[str, Any]],
 ) -> str:
-    """Both decisions side by side, and the steps before."""
+    """Both decisions side by side, ours and theirs, and the steps before.
+
+    What agrees is shown once; of what does not, only the parts that differ, each by its path.
+    """
     lines = [f"  {event['e']} {event.get('step', event.get('id', ''))} differs:"]
     for key in sorted(decided.keys() | expected.keys()):
         ours, theirs = decided.get(key), expected.get(key)
-        mark = "  " if ours == theirs else "* "
-        lines.append(f"  {mark}{key:14} ours   {json.dumps(ours)}")
-        if ours != theirs:
-            lines.append(f"    {'':14} theirs {json.dumps(theirs)}")
+        if ours == theirs:
+            lines.append(f"    {key:24} {json.dumps(ours)}")
+    differing = list(differences("", decided, expected))
+    width = max(len(ours) for _, ours, _ in differing)
+    lines.append(f"  * {'':24} {'ours':{width}} | theirs")
+    lines += [f"  * {path:24} {ours:{width}} | {theirs}" for path, ours, theirs in differing]
     lines.append("  the steps before:")
     lines += [f"    {e['e']} {e['step']}: {json.dumps(e['expect'])}" for e in before]
     return "\n".join(lines)
+
+
+def differences(path: str, ours: Any, theirs: Any) -> Iterator[tuple[str, str, str]]:
+    """(path, our value, their value) of each part that differs, as deep as both have it."""
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        parts = {f"{path}.{key}": key for key in sorted({**ours, **theirs})}
+    elif isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs):
+        parts = {f"{path}[{index}]": index for index in range(len(ours))}
+    else:
+        yield path.removeprefix("."), json.dumps(ours), json.dumps(theirs)
+        return
+    for part, key in parts.items():
+        a, b = (_at(value, key) for value in (ours, theirs))
+        if a != b:
+            yield from differences(part, a, b)
+
+
+def _at(value: Any, key: Any) -> Any:
+    return value.get(key) if isinstance(value, dict) else value[key]
 
 
 def engine_of(path: Path) -> str:

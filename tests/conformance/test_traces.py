@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from functools import partial
 from pathlib import Path
 
@@ -72,11 +73,14 @@ def test_a_mismatch_says_where_and_shows_both_decisions(tmp_path: Path) -> None:
         events = [json.loads(line) for line in lines]
     changed = next(e for e in events if e["e"] == "schedule" and e["step"] == 40)
     changed["expect"]["free_crc"] += 1
+    row = changed["expect"]["running"][1]
+    ours, row["n"] = row["n"], row["n"] + 1
     path = tmp_path / "changed.jsonl.gz"
     with gzip.open(path, "wt") as out:
         out.writelines(json.dumps(event) + "\n" for event in events)
     verdict = replay(path)
     assert verdict.num_steps == 40
     assert "schedule 40 differs" in verdict.mismatch
-    assert "* free_crc" in verdict.mismatch
-    assert "schedule 39:" in verdict.mismatch
+    assert re.search(r"\* free_crc +null +\| 1\n", verdict.mismatch)
+    assert re.search(rf"\* running\[1\]\.n +{ours} +\| {ours + 1}\n", verdict.mismatch)
+    assert [step for step in range(41) if f"schedule {step}:" in verdict.mismatch] == [37, 38, 39]

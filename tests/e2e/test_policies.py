@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from openai import OpenAI
+from openai import BadRequestError, OpenAI
 
 from scheduler_svc.config import SchedulerServiceConfig
 from segue.config import parse_config, to_flags
@@ -31,8 +31,41 @@ PRIORITY = {
 }
 
 
+MY_POLICY = """
+from examples.shortest_job_first import ShortestJobFirst
+
+
+class MyPolicy(ShortestJobFirst):
+    pass
+"""
+
+
+def test_a_policy_in_a_file_of_ones_own_serves(
+    hand_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As docs/policies.md says. With one seat, the shorter prompts of a call go first."""
+    (tmp_path / "mymodule.py").write_text(MY_POLICY)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    flags = ["--policy", "mymodule:MyPolicy", "--max-num-seqs", "1"]
+    served = Served(hand_model, tmp_path / "state", flags)
+    try:
+        with OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as client:
+            stream = client.completions.create(
+                model=served.model,
+                prompt=["the longest of three prompts", "a middle one", "short"],
+                max_tokens=4,
+                stream=True,
+                extra_body={"ignore_eos": True},
+            )
+            order = list(dict.fromkeys(chunk.choices[0].index for chunk in stream))
+        assert order == [2, 1, 0]
+    finally:
+        served.stop()
+        print(served.log()[-20_000:])  # shown where the test failed
+
+
 def test_three_queue_serves(hand_model: Path, tmp_path: Path) -> None:
-    """Few blocks, so that it preempts by recomputation too."""
+    """Few blocks, so that it preempts by recomputation too. Who is too long is told so."""
     flags = ["--policy", "three_queue", "--num-blocks", "12", "--max-model-len", "128"]
     served = Served(hand_model, tmp_path / "state", flags)
     try:
@@ -44,6 +77,8 @@ def test_three_queue_serves(hand_model: Path, tmp_path: Path) -> None:
                 temperature=0,
                 extra_body={"ignore_eos": True, "return_token_ids": True},
             )
+            with pytest.raises(BadRequestError, match="is 128 tokens; the prompt has 300"):
+                client.completions.create(model=served.model, prompt="x" * 300, max_tokens=1)
         for choice, prompt in zip(
             answer.choices, ("one prompt", "another prompt", "a third", "and a fourth"), strict=True
         ):
