@@ -285,6 +285,8 @@ def measure() -> dict[str, Any]:
     speed = REFERENCE_LOOP_US / loop_us
     for row in (*decode, *synchronous, *three_queue, *admission):
         row["of_vllm_scaled"] = round(row["of_vllm"] * speed, 3)
+    for row, beside in zip(three_queue, decode[-len(three_queue) :], strict=True):
+        row["of_unified"] = round(row["us_per_step_p50"] / beside["us_per_step_p50"], 2)
     return {
         "decode": decode,
         "decode_not_overlapped": synchronous,
@@ -303,13 +305,12 @@ def print_table(report: dict[str, Any]) -> None:
         print("".join(f"{row[name]:>10}" for _, name in COLUMNS))
     (row,) = report["decode_not_overlapped"]
     print(f"not overlapped, {row['running']} running: {row['us_per_step_p50']} µs")
-    few, many = report["decode_three_queue"]
-    growth = many["us_per_step_p50"] / few["us_per_step_p50"]
-    growth *= few["running"] / many["running"]
-    print(
-        f"three_queue, {few['running']} and {many['running']} running: {few['us_per_step_p50']} "
-        f"and {many['us_per_step_p50']} µs, {growth:.2f} times as much for each request"
-    )
+    for row in report["decode_three_queue"]:
+        print(
+            f"three_queue, {row['running']} running: {row['us_per_step_p50']} µs "
+            f"(schedule {row['schedule_us_p50']}, update {row['update_us_p50']}, "
+            f"delta {row['delta_us_p50']}), {row['of_unified']} of unified, overlapped"
+        )
     (row,) = report["admission"]
     print(
         f"admission of a {row['prompt_tokens']}-token request: {row['us_per_admission_p50']} µs "

@@ -34,8 +34,7 @@ class SchedulingBudget:
         self._seqs.add(request_id)
 
     def add_decodes(self, request_ids: list[str], *, counts_seqs: bool) -> None:
-        """One token each, of requests that were not added before."""
-        self._tokens.update(dict.fromkeys(request_ids, 1))
+        """One token each, of requests that were not added before and are not removed again."""
         self.num_batched_tokens += len(request_ids)
         if counts_seqs:
             self._seqs.update(request_ids)

@@ -27,11 +27,7 @@ class PlanBuilder:
         self, draft: StepDraft, key: StepKey, generation: Generation, traceparent: str
     ) -> SchedulerOutput:
         lane = self._lane
-        known: list[ScheduledRow] = []  # the executor has these; it needs new blocks at most
-        others: list[ScheduledRow] = []
-        for row in draft.rows:
-            is_known = row.kind is RowKind.RUNNING and not row.has_new_table
-            (known if is_known else others).append(row)
+        known = [row for row in draft.rows if row.kind is RowKind.RUNNING]
         plan = SchedulerOutput(
             key.step_id,
             key.epoch,
@@ -46,8 +42,9 @@ class PlanBuilder:
             stats=self._stats(draft),
         )
         lane.preempted_ids, lane.finished_ids = [], []
-        for row in others:
-            self._add_whole(row, plan)
+        for row in draft.rows:
+            if row.kind is not RowKind.RUNNING:
+                self._add_whole(row, plan)
         self._advance(draft.rows, plan)
         return plan
 
@@ -57,7 +54,7 @@ class PlanBuilder:
         if row.kind is RowKind.NEW:
             plan.scheduled_new_reqs.append(_whole(request))
             return
-        if row.has_new_table:  # the executor has it with another table
+        if row.kind is RowKind.REPLACED:
             plan.preempted_req_ids.append(request.request_id)
         plan.scheduled_resumed_reqs.append(_whole(request))
 
@@ -96,7 +93,7 @@ def _columns(rows: list[ScheduledRow]) -> CachedRequestData:
     requests = [row.request for row in rows]
     return CachedRequestData(
         [request.request_id for request in requests],
-        [tuple(row.request.block_ids[row.num_blocks_before :]) for row in rows],
+        [row.new_block_ids for row in rows],
         [request.num_computed_tokens for request in requests],
     )
 

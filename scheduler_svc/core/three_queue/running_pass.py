@@ -63,7 +63,7 @@ class RunningPass:
                 or not num_free
             ):
                 break
-            row = ScheduledRow(request, RowKind.RUNNING, False, 1, 0, len(request.block_ids))
+            row = ScheduledRow(request, RowKind.RUNNING, False, 1)
             if num_tokens % size < 2:  # it has just filled a block, or gone beyond one
                 self._put_into_table(row)
                 num_free = gpu.num_free
@@ -97,13 +97,7 @@ class RunningPass:
 
     def _serve(self, request: Request, num_tokens: int, draft: StepDraft) -> None:
         is_prefill = request.is_prefill_chunk
-        row = ScheduledRow(
-            request,
-            RowKind.RUNNING,
-            is_prefill,
-            num_tokens,
-            num_blocks_before=len(request.block_ids),
-        )
+        row = ScheduledRow(request, RowKind.RUNNING, is_prefill, num_tokens)
         self._put_into_table(row)
         (draft.running_prefills if is_prefill else draft.running_decodes).append(row)
         draft.budget.add_tokens(request.request_id, num_tokens)
@@ -113,9 +107,12 @@ class RunningPass:
 
     def _put_into_table(self, row: ScheduledRow) -> None:
         request = row.request
+        num_blocks = len(request.block_ids)
         self._tables.append(request, self._num_lookahead(request))
+        row.new_block_ids = tuple(request.block_ids[num_blocks:])
         num_computed = request.num_computed_tokens + row.num_tokens
-        row.has_new_table = self._tables.register_full_blocks(request, num_computed)
+        if self._tables.register_full_blocks(request, num_computed):
+            row.kind = RowKind.REPLACED
 
     def _num_lookahead(self, request: Request) -> int:
         return 0 if request.is_prefill_chunk else self._config.num_lookahead_slots

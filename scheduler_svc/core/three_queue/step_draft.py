@@ -14,9 +14,13 @@ from scheduler_svc.core.three_queue.budget import SchedulingBudget
 
 
 class RowKind(Enum):
+    """RUNNING: the executor has the request, and is told of new blocks at most. REPLACED: it has it
+    with another table, not only with a shorter one."""
+
     NEW = "new"
     RESUMED = "resumed"
     RUNNING = "running"
+    REPLACED = "replaced"
     SWAPPED_IN = "swapped_in"
 
 
@@ -27,18 +31,14 @@ class PreemptionMode(Enum):
 
 @dataclass(slots=True)
 class ScheduledRow:
-    """`num_tokens` are to be computed; `num_cached` before them are found in the cache.
-
-    `has_new_table`: the executor has another one, not only a shorter one.
-    """
+    """`num_tokens` are to be computed; `num_cached` before them are found in the cache."""
 
     request: Request
     kind: RowKind
     is_prefill: bool
     num_tokens: int
     num_cached: int = 0
-    num_blocks_before: int = 0
-    has_new_table: bool = False
+    new_block_ids: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
