@@ -21,6 +21,7 @@ from kernels.gpu import is_batch_invariant, on_gpu, triton_ops
 from kernels.grouped_weight import GroupedWeight
 from kernels.native import NativeKernels, native_kernels
 from kernels.native.grouped_records import make_records
+from kernels.native.library import DTYPES
 
 Product = Callable[[torch.Tensor], torch.Tensor]
 
@@ -73,7 +74,7 @@ class RowPadding:
 class RowExactLinear:
     """One weight [out_features, in_features], packed where the library can.
 
-    In bfloat16 our own product is used where it is compiled: it is exact as it is written. On a
+    On a CPU our own product is used where it is compiled: it is exact as it is written. On a
     GPU the library's is used, or our own where rows have to be exact. A grouped weight stays in
     its groups where our own product is there, and is a bfloat16 weight elsewhere.
     """
@@ -97,8 +98,8 @@ class RowExactLinear:
             self._product = gpu_product(weight, bias)
             self.row_counts = RowCounts((), is_exact=is_batch_invariant())
             return
-        native = native_kernels() if weight.dtype is torch.bfloat16 else None
-        if native is not None:
+        native = native_kernels()
+        if native is not None and weight.dtype in DTYPES:
             self._product = native_product(native, weight, bias)
             self.row_counts = RowCounts((), is_exact=True)
             return
@@ -135,8 +136,12 @@ def gpu_product(weight: torch.Tensor, bias: torch.Tensor | None) -> Product:
 def native_product(
     native: NativeKernels, weight: torch.Tensor, bias: torch.Tensor | None
 ) -> Product:
+    out_features = weight.shape[0]
+    if weight.dtype is torch.float32:
+        packed = native.pack_linear_float(weight)
+        return lambda x: native.linear_float(x, packed, bias, out_features)
     packed = native.pack_linear(weight)
-    return lambda x: native.linear(x, packed, bias, weight.shape[0])
+    return lambda x: native.linear(x, packed, bias, out_features)
 
 
 def native_grouped_product(

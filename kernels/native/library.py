@@ -29,6 +29,8 @@ _SIGNATURES: dict[str, tuple[object, Sequence[object]]] = {
     "segue_set_linear": (_BOOL, [_INT]),
     "segue_pack_linear": (None, [_VOID, _VOID, _INT, _INT, _INT]),
     "segue_linear": (None, [*[_VOID] * 4, *[_INT] * 3]),
+    "segue_pack_linear_float": (None, [*[_VOID] * 2, *[_INT] * 2]),
+    "segue_linear_float": (None, [*[_VOID] * 4, *[_INT] * 3]),
     "segue_linear_groups": (None, [_INT, *[_VOID] * 4, *[_INT] * 3]),
     "segue_paged_attention": (_BOOL, [_BOOL, *[_VOID] * 8]),
     "segue_add_rms_norm": (None, [_BOOL, *[_VOID] * 5, _INT, _INT, _FLOAT]),
@@ -73,6 +75,31 @@ class NativeKernels:
         bias_at = None if bias is None else bias.data_ptr()
         self._library.segue_linear(
             x.data_ptr(), packed.data_ptr(), bias_at, out.data_ptr(), x.shape[0], n, padded_k
+        )
+        return out
+
+    def pack_linear_float(self, weight: torch.Tensor) -> torch.Tensor:
+        """weight [n, k] float32 -> [ceil(n / 16), k, 16]."""
+        weight = weight.contiguous()
+        n, k = weight.shape
+        packed = torch.empty(-(-n // LANES), k, LANES)
+        self._library.segue_pack_linear_float(weight.data_ptr(), packed.data_ptr(), n, k)
+        return packed
+
+    def linear_float(
+        self, x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None, n: int
+    ) -> torch.Tensor:
+        """As `linear`, all float32."""
+        x = x.contiguous()
+        out = torch.empty(x.shape[0], n)
+        self._library.segue_linear_float(
+            x.data_ptr(),
+            packed.data_ptr(),
+            None if bias is None else bias.data_ptr(),
+            out.data_ptr(),
+            x.shape[0],
+            n,
+            packed.shape[1],
         )
         return out
 

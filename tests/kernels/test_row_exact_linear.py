@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from kernels import row_exact_linear
 from kernels.row_exact_linear import RowExactLinear, row_classes
 
 DTYPES = [torch.float32, torch.bfloat16]
@@ -21,6 +22,14 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+@pytest.fixture(params=["native", "torch"])
+def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a compiler, if this machine has one, and without."""
+    if request.param == "torch":
+        monkeypatch.setattr(row_exact_linear, "native_kernels", lambda: None)
+
+
+@pytest.mark.usefixtures("library")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(960, 576), (64, 64), (17, 33), (576, 1536)])
 def test_rows_do_not_depend_on_the_batch(shape: tuple[int, int], dtype: torch.dtype) -> None:
@@ -35,6 +44,7 @@ def test_rows_do_not_depend_on_the_batch(shape: tuple[int, int], dtype: torch.dt
         assert torch.equal(linear(x[start : start + count]), expected[start : start + count])
 
 
+@pytest.mark.usefixtures("library")
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_agrees_with_the_plain_product(dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(4)
