@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 class Journal:
     """Of one lane: its changed requests by id, its changed blocks by block id.
 
-    `decoded` are those that a step has changed by progress and output tokens, and by nothing else:
-    nearly all, and told from the rest by three numbers. `grown` have got blocks behind those that
-    they had.
+    A request in `requests` is looked at whole, so to note it there is always right. Two changes are
+    noted apart, since nearly all are of these kinds, and cost less to find: those `decoded` have
+    progress and output tokens, those `grown` have blocks behind the ones that they had.
     """
 
     requests: dict[str, Request] = field(default_factory=dict[str, "Request"])
