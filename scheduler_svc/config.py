@@ -26,7 +26,8 @@ class SchedulerServiceConfig(TlsConfig):
         default="", metadata={"help": "address that others are told; empty: --listen"}
     )
     redis_url: str = field(
-        default="redis://127.0.0.1:6379/0", metadata={"help": "where the state is kept"}
+        default="redis://127.0.0.1:6379/0",
+        metadata={"help": "where the state is kept; or redis+sentinel://host,host/service"},
     )
     deployment: str = field(
         default="default", metadata={"help": "name of the model deployment, in every Redis key"}

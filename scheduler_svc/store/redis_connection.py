@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import hiredis
-from redis import asyncio as redis_asyncio
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import (
@@ -32,6 +31,7 @@ from scheduler_svc.store.state_store import (
     StoreUnavailable,
     StoreUnsuitable,
 )
+from segue.redis_client import close_redis, open_redis
 
 SOCKET_TIMEOUT_S = 2.0
 LUA_DIRECTORY = Path(__file__).parent / "lua"
@@ -60,7 +60,7 @@ class RedisConnection:
 
     def __init__(self, url: str, wait_ms: int = 0) -> None:
         self._wait_ms = wait_ms
-        self._client: Any = redis_asyncio.Redis.from_url(  # pyright: ignore[reportUnknownMemberType]
+        self._client: Any = open_redis(
             url,
             protocol=2,
             retry=Retry(NoBackoff(), 0),
@@ -103,7 +103,7 @@ class RedisConnection:
         return replies[0]
 
     async def close(self) -> None:
-        await self._client.aclose()
+        await close_redis(self._client)
 
     async def _exchange(self, command: Command) -> list[Any]:
         """One command, and the WAITAOF behind it, packed in C: redis-py's asyncio connections pack

@@ -14,6 +14,7 @@ from typing import Any, cast
 from redis.exceptions import RedisError
 
 from segue.embedded_redis import RedisUnusable, connect, without_password
+from segue.redis_client import close_redis
 
 QUEUES = ("running", "waiting", "holding", "swapped")
 TOKEN_BYTES = 4
@@ -53,7 +54,7 @@ class StateReader:
         except (RedisError, OSError) as error:
             raise RedisUnusable(f"{self._url}: {error}") from error
         finally:
-            await self._client.aclose()
+            await close_redis(self._client)
 
     async def _read(self) -> StoredState:
         meta = await self._hash(f"{self._tag}:meta")

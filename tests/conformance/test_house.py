@@ -34,6 +34,7 @@ ALLOWED_IMPORTS: dict[str, tuple[str, ...]] = {
 IMPORTERS: dict[str, tuple[str, ...]] = {
     "redis": (
         *("scheduler_svc.store", "scheduler_svc.lease", "segue.embedded_redis"),
+        "segue.redis_client",
         *("segue.state_identity", "segue.commands"),
     ),
     "torch": ("executor_svc", "kernels"),

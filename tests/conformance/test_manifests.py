@@ -16,6 +16,7 @@ from gateway_svc.config import GatewayConfig
 from scheduler_svc.config import SchedulerServiceConfig
 from segue.grpc_server import EXECUTOR_SERVICE, SCHEDULER_SERVICE
 from segue.grpc_tls import EXECUTOR_NAME, SCHEDULER_NAME
+from segue.redis_client import open_redis
 from segue.version import VERSION
 from tests.kubernetes.link_rules import link_offences
 from tests.kubernetes.pod_rules import pod_offences
@@ -53,7 +54,7 @@ def kubectl_is_there() -> None:
 
 def test_the_overlays_are_these() -> None:
     """A wrong root would make every other test pass."""
-    assert OVERLAYS == ["cpu", "gpu", "ha", "observability"]
+    assert OVERLAYS == ["cpu", "gpu", "ha", "observability", "sentinel"]
     assert {path.name for path in K8S.glob("examples/*.yaml")} >= set(EXAMPLES)
 
 
@@ -156,6 +157,43 @@ def test_only_these_reach_each_other(overlay: str) -> None:
     if overlay == "observability":
         expected |= {("prometheus", name, "metrics") for name in ("scheduler", "executor")}
     assert open_to == expected
+
+
+def test_sentinels_reach_what_they_watch_and_schedulers_ask_them() -> None:
+    manifests = render("sentinel")
+    peers = {
+        each["metadata"]["labels"]["app.kubernetes.io/component"]: Peer.of(each)
+        for each in workloads(manifests)
+    }
+    data, watch = ("redis", 6379), ("sentinel", 26379)
+    open_to = {
+        (source, target)
+        for source, peer in peers.items()
+        for target, port in (data, watch)
+        if source != target and reaches(manifests, peer, peers[target], port)
+    }
+    assert open_to == {
+        *(("scheduler", target) for target in ("redis", "sentinel")),
+        *(("redis", "sentinel"), ("sentinel", "redis")),
+    }
+
+
+def test_the_sentinel_url_names_each_of_them() -> None:
+    """And all of Redis is one version, wherever the tag stands."""
+    manifests = render("sentinel")
+    scheduler = pod_spec(get(manifests, "StatefulSet", "segue-scheduler"))["containers"][0]
+    config = config_of(manifests, scheduler)
+    pool = open_redis(config.redis_url).connection_pool
+    kwargs = [one.connection_pool.connection_kwargs for one in pool.sentinel_manager.sentinels]
+    replicas = get(manifests, "StatefulSet", "segue-sentinel")["spec"]["replicas"]
+    assert [one["host"] for one in kwargs] == [
+        f"segue-sentinel-{number}.segue-sentinel" for number in range(replicas)
+    ]
+    script = (K8S / "overlays" / "sentinel" / "start-sentinel.sh").read_text()
+    assert f"sentinel monitor {pool.service_name} " in script
+    images = {c["image"] for w in workloads(manifests) for c in containers(w)}
+    assert len([image for image in images if image.startswith("redis")]) == 1
+    assert (config.durability, config.has_peers) == ("replicated", True)
 
 
 def test_certificates_carry_the_names_that_peers_look_for() -> None:
