@@ -68,7 +68,9 @@ class Choice:
         return self._detokenizer.text[start : self._detokenizer.num_safe_chars]
 
     def attachment(self) -> Attachment:
-        return Attachment(self.request_id, tuple(self.token_ids), tuple(self.logprobs))
+        return Attachment(
+            self.request_id, tuple(self.token_ids), tuple(self.logprobs), self.is_settled
+        )
 
     def receive(self, output: RequestOutput) -> int:
         """Takes the rows that are new, and the end if it came; returns the number of new rows."""

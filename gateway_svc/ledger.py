@@ -18,6 +18,8 @@ from gateway_svc.live_call import LiveCall
 from gateway_svc.tokenizer import Tokenizer
 from segue.types import Attachment, FinishReason, OutputColumns, Submission
 
+MAX_ENDS_KEPT = 1024  # seconds of them: Redis loses no more
+
 
 class LedgerObserver(Protocol):
     """Hears what happens, for metrics."""
@@ -54,6 +56,7 @@ class Ledger:
         self._call_of: dict[str, LiveCall] = {}  # of a choice that is being answered
         self._calls: dict[str, LiveCall] = {}
         self._attaching: dict[str, Attaching] = {}
+        self._ended: dict[str, Choice] = {}  # the latest that the scheduler has ended
 
     # What the front wants.
 
@@ -98,13 +101,17 @@ class Ledger:
         return sum(bool(c.token_ids) and not c.abort_reason for c in self._choices.values())
 
     def attachments(self) -> list[Attachment]:
-        """The complete list for a hello. What was being attached is asked for again, whole."""
+        """The complete list for a hello. What was being attached is asked for again, whole.
+
+        With it goes what has ended lately: where Redis has lost the end, it is told (H36).
+        """
         for attaching in self._attaching.values():
             for choice in attaching.choices.values():
                 self._choices.pop(choice.request_id, None)
             attaching.choices.clear()
             attaching.shape = None
-        return [choice.attachment() for choice in self._choices.values()]
+        ended = [choice for i, choice in self._ended.items() if i not in self._choices]
+        return [choice.attachment() for choice in (*self._choices.values(), *ended)]
 
     def to_abort(self) -> list[Choice]:
         return [choice for choice in self._choices.values() if choice.abort_reason]
@@ -126,7 +133,7 @@ class Ledger:
             if choice is not None:  # else it ended here, while the row was under way
                 self._take_row(choice, outputs, row, start)
                 if choice.is_settled:
-                    del self._choices[request_id]
+                    self._note_end(choice)
                 elif choice.end is not None and self._mark_aborted(choice, "stop string"):
                     stopped.append(choice)
                 self._notify(request_id)
@@ -151,6 +158,13 @@ class Ledger:
             self._observer.rows_received(choice, num_rows, num_tokens - num_rows)
         if choice.end is not None and not had_ended:
             self._observer.choice_ended(choice)
+
+    def _note_end(self, choice: Choice) -> None:
+        del self._choices[choice.request_id]
+        self._ended.pop(choice.request_id, None)
+        self._ended[choice.request_id] = choice
+        if len(self._ended) > MAX_ENDS_KEPT:
+            del self._ended[next(iter(self._ended))]
 
     def accepted(self, request_id: str) -> None:
         choice = self._choices.get(request_id)

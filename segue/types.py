@@ -293,7 +293,10 @@ class OutputColumns:
 
 @dataclass(slots=True, frozen=True)
 class Attachment:
-    """A request that a gateway wants to go on with, and the rows that it has received of it."""
+    """A request that a gateway wants to go on with, and the rows that it has received of it.
+
+    `is_finished`: it was told its end too, and wants nothing but that it stays ended.
+    """
 
     request_id: str
     delivered_token_ids: tuple[int, ...] = ()

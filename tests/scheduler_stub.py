@@ -252,6 +252,8 @@ class SchedulerStub(scheduler_pb2_grpc.SchedulerServiceServicer):
 
     def _attach(self, session: StubSession, rows: Attachment, *, is_new: bool) -> None:
         request = self.requests.get(rows.request_id)
+        if rows.is_finished:
+            return
         if request is None:
             unknown = scheduler_pb2.Unknown(request_ids=[rows.request_id])
             session.outgoing.put_nowait(Response(unknown=unknown))

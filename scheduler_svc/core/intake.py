@@ -183,6 +183,9 @@ class Intake:
     ) -> list[Reply]:
         """Give the request to this gateway, adopting what its client has seen."""
         state = self._state
+        if rows.is_finished:
+            self._end_as_seen(gateway_id, rows, now_ms)
+            return []
         request = state.requests.get(rows.request_id)
         if request is None:
             return [Unknown(gateway_id, rows.request_id)]
@@ -212,6 +215,20 @@ class Intake:
         state.rewritten.add(request.request_id)
         if not self._stops(request, now_ms):
             state.place_at_head([request], now_ms)
+
+    def _end_as_seen(self, gateway_id: str, rows: Attachment, now_ms: int) -> None:
+        """Its gateway was told an end that Redis has lost: nobody is left to run it for (H36).
+
+        Where another gateway has it by now, its client came back there for what it had not seen.
+        """
+        request = self._state.requests.get(rows.request_id)
+        if request is None or request.is_finished or request.owner != gateway_id:
+            return
+        if list(rows.delivered_token_ids) != request.output_token_ids:
+            self._adopt(request, rows, now_ms)
+        if not request.is_finished:
+            message = "its gateway had been told its end"
+            self._state.end_request(request, FinishReason.ABORT, message, now_ms)
 
     def _stops(self, request: Request, now_ms: int) -> bool:
         """Apply the stop conditions to output that was delivered; true if it is complete."""

@@ -61,6 +61,20 @@ async def test_a_stream_goes_on_when_its_scheduler_is_killed_again_and_again(
     assert len(stub.submits) == 1
 
 
+async def test_an_end_that_was_told_is_in_the_next_hello(
+    running: RunningGateway, stub: SchedulerStub
+) -> None:
+    """Redis may have lost it, and would have the request run on for nobody (H36)."""
+    assert await StreamingClient(running.http).end() == TEXT
+    (request_id,) = stub.requests
+    stub.lead_anew()
+    await stub.until(lambda: len(stub.hellos) == 2)
+    (attachment,) = stub.hellos[-1].attachments
+    assert attachment.request_id == request_id
+    assert attachment.is_finished
+    assert bytes(attachment.delivered_token_ids) == TEXT.encode()
+
+
 async def test_what_redis_lost_is_submitted_again_whole_with_what_was_delivered(
     running: RunningGateway, stub: SchedulerStub
 ) -> None:

@@ -10,8 +10,9 @@ from array import array
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from scheduler_svc.core.events import Event, ModelOutputReceived, RequestAborted
+from scheduler_svc.core.events import Event, ModelOutputReceived, RequestAborted, SessionOpened
 from scheduler_svc.core.lane import Lane, LaneStatus
+from scheduler_svc.core.request import Request
 from scheduler_svc.core.rows import Commit, CommitId, Key, Table
 from scheduler_svc.sessions import GatewaySession, NewOutputs
 from scheduler_svc.state_checks import violations
@@ -54,6 +55,7 @@ class Checkers:
         self._causes: set[tuple[str, Generation | None]] = set()
         self._trouble_at: dict[str, int] = {}
         self._row_errors: set[str] = set()
+        self._told_ends: list[tuple[Request, str]] = []  # and the gateway that was told
         self._replaced: set[str] = set()
 
     # What faults note
@@ -96,6 +98,14 @@ class Checkers:
         match event:
             case ModelOutputReceived():
                 self._check_answers(leader, event)
+            case SessionOpened():
+                told = {item.request_id for item in event.attachments if item.is_finished}
+                requests = leader.core.state.requests
+                self._told_ends = [
+                    (requests[request_id], event.gateway_id)
+                    for request_id in told & requests.keys()
+                    if requests[request_id].owner == event.gateway_id
+                ]
             case RequestAborted():
                 client = self.cluster.client_of(event.request_id)
                 if leader.core.owner_of(event.request_id) == event.gateway_id:
@@ -120,6 +130,11 @@ class Checkers:
 
     def before_commit(self, leader: Leader, commit: Commit) -> None:
         """I1: one content for each commit id. I3 and I7: of the state that it makes durable."""
+        for request, owner in self._told_ends:
+            is_its = leader.core.state.requests.get(request.request_id) is request
+            if is_its and request.owner == owner and not request.is_finished:
+                raise Violation(f"H36: {request.request_id} runs on behind an end that was told")
+        self._told_ends = []
         known = self._contents.setdefault(commit.id, commit)
         if known is not commit:
             raise Violation(f"I1: {commit.id} is sent with another content")

@@ -53,8 +53,9 @@ class Entry:
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     was_accepted: bool = False
 
-    def attachment(self) -> Attachment:
-        return Attachment(self.client.request_id, tuple(self.delivered), tuple(self.logprobs))
+    def attachment(self, *, is_finished: bool = False) -> Attachment:
+        rows = tuple(self.delivered), tuple(self.logprobs)
+        return Attachment(self.client.request_id, *rows, is_finished)
 
 
 @dataclass(slots=True, eq=False)
@@ -169,6 +170,8 @@ class GatewayProcess:
             if entry.client.gateway is not self:  # it has not noticed that its client moved
                 entry.client.may_be_aborted = True
         attachments = tuple(entry.attachment() for entry in known)
+        ended = (e for request_id, e in self.finished.items() if request_id not in self.entries)
+        attachments += tuple(entry.attachment(is_finished=True) for entry in ended)  # H36
         self._send(
             messages.SessionHello(
                 self.gateway_id, str(session.number), self.leader_seen, attachments

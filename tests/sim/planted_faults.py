@@ -227,6 +227,11 @@ def no_revival(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Intake, "_adopt", adopt)
 
 
+def told_ends_are_ignored(patch: pytest.MonkeyPatch) -> None:
+    """H36: what Redis does not know as ended runs on, though its gateway had the end."""
+    patch.setattr(Intake, "_end_as_seen", lambda self, gateway_id, rows, now_ms: None)
+
+
 def old_session_is_read(patch: pytest.MonkeyPatch) -> None:
     """H17: a gateway goes on reading a session after it has counted what was delivered."""
     original = GatewayProcess._receive
@@ -299,6 +304,7 @@ PLANTS: dict[Callable[[pytest.MonkeyPatch], None], Scenario] = {  # and the faul
     adoption_keeps_kv: Scenario(LOSSES),
     redis_wins: Scenario(LOSSES),
     no_revival: Scenario(("lose_tail_while_gateways_sleep",), num_calls=range(12, 20)),
+    told_ends_are_ignored: Scenario(LOSSES),
     old_session_is_read: Scenario(("gateway_looks_again",)),
     seed_of_the_scheduler: Scenario(("lose_all",)),
     anyone_may_abort: Scenario(("client_moves",)),
