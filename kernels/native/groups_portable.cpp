@@ -1,7 +1,10 @@
-// Groups of weights back to bfloat16, in plain vectors.
+// Groups of weights back to bfloat16, in plain vectors: each holds eight outputs by an even and an
+// odd input, as they have to lie.
 #include "groups.h"
 
 namespace {
+
+typedef int8_t i8x16 __attribute__((vector_size(16)));
 
 // float16, exactly: its exponent is brought to float's by a product with a power of two.
 f32x16 load_halves(const uint8_t *at) {
@@ -12,41 +15,46 @@ f32x16 load_halves(const uint8_t *at) {
   return bits_as<f32x16>(bits_as<u32x16>(magnitude) | (bits & 0x8000) << 16);
 }
 
-// Sixteen outputs' weights of an even and of an odd input, side by side.
-void store_pair(bf16 *out, f32x16 even, f32x16 odd) {
-  bf16 values[2][LANES];
-  store(values[0], even);
-  store(values[1], odd);
-  for (int lane = 0; lane < LANES; lane++)
-    for (int parity = 0; parity < 2; parity++) out[lane * 2 + parity] = values[parity][lane];
-}
+// The sixteen values of a record for its outputs 0 to 7 and 8 to 15, each twice.
+struct Doubled {
+  f32x16 sides[2];
+
+  explicit Doubled(const uint8_t *at) {
+    float values[LANES], doubled[2 * LANES];
+    store(values, load_halves(at));
+    for (int i = 0; i < 2 * LANES; i++) doubled[i] = values[i / 2];
+    for (int side = 0; side < 2; side++) sides[side] = load(doubled + side * LANES);
+  }
+};
 
 void unpack_int8(const uint8_t *record, int num_groups, bf16 *out) {
   for (int group = 0; group < num_groups; group++, record += record_bytes(GroupKind::INT8)) {
-    const f32x16 scale = load_halves(record);
-    const int8_t *codes = (const int8_t *)record + 2 * LANES;
-    for (int pair = 0; pair < GROUP / 2; pair++, codes += 2 * LANES, out += 2 * LANES) {
-      float values[2][LANES];
-      for (int lane = 0; lane < LANES; lane++)
-        for (int parity = 0; parity < 2; parity++)
-          values[parity][lane] = codes[lane * 2 + parity];
-      store_pair(out, load(values[0]) * scale, load(values[1]) * scale);
+    const Doubled scale(record);
+    const uint8_t *at = record + 2 * LANES;
+    for (int i = 0; i < GROUP; i++, at += LANES, out += LANES) {
+      i8x16 codes;
+      std::memcpy(&codes, at, sizeof(codes));
+      const i32x16 wide = __builtin_convertvector(codes, i32x16);
+      store(out, __builtin_convertvector(wide, f32x16) * scale.sides[i % 2]);
     }
   }
 }
 
 void unpack_q4_1(const uint8_t *record, int num_groups, bf16 *out) {
   for (int group = 0; group < num_groups; group++, record += record_bytes(GroupKind::Q4_1)) {
-    const f32x16 scale = load_halves(record), minimum = load_halves(record + 2 * LANES);
-    uint32_t words[2][LANES][2];
-    std::memcpy(words, record + 4 * LANES, sizeof(words));
-    for (int pair = 0; pair < GROUP / 2; pair++, out += 2 * LANES) {
-      float values[2][LANES];
-      for (int lane = 0; lane < LANES; lane++)
-        for (int parity = 0; parity < 2; parity++)
-          values[parity][lane] = words[pair / 8][lane][parity] >> (pair % 8 * 4) & 15;
-      store_pair(out, load(values[0]) * scale + minimum, load(values[1]) * scale + minimum);
+    const Doubled scale(record), minimum(record + 2 * LANES);
+    for (int part = 0; part < 4; part++) {  // half of the pairs, then side
+      const int side = part % 2;
+      u32x16 words;
+      std::memcpy(&words, record + 4 * LANES + part * sizeof(words), sizeof(words));
+      bf16 *to = out + part / 2 * GROUP / 2 * LANES + side * LANES;
+      for (int pair = 0; pair < GROUP / 4; pair++, to += 2 * LANES) {
+        const f32x16 codes = __builtin_convertvector((i32x16)(words & 15), f32x16);
+        store(to, codes * scale.sides[side] + minimum.sides[side]);
+        words >>= 4;
+      }
     }
+    out += GROUP * LANES;
   }
 }
 
