@@ -26,7 +26,7 @@ from scheduler_svc.step_meters import StepMeters
 from segue.instruments import Service
 from segue.meters import Meters
 from segue.model_files.hand import VOCAB_SIZE, write_hand_model
-from segue.types import RequestOutput, SamplingParams, Submission
+from segue.types import OutputColumns, RequestOutput, SamplingParams, Submission
 from tests.bench.bench_core import NUM_ADMITTED, NUM_WARMUP, CoreDriver
 
 SIZES = (8, 64, 256)
@@ -84,7 +84,7 @@ def _receive_us(num_streams: int, tokenizer: Tokenizer, observer: LedgerObserver
         ledger.add(LiveCall.new(Call(call_id, shape, (submission,)), tokenizer))
 
     def receive(index: int) -> float:
-        outputs = [RequestOutput(request_id, index, (65,)) for request_id in ids]
+        outputs = OutputColumns.of(RequestOutput(request_id, index, (65,)) for request_id in ids)
         started = time.thread_time_ns()
         ledger.receive(outputs)
         return (time.thread_time_ns() - started) / 1e3
