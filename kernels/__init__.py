@@ -134,7 +134,7 @@ def add_rms_norm(
     if on_gpu(x):
         return triton_ops().add_rms_norm(x, residual, weight, eps)
     native = native_kernels()
-    if native is not None and native.takes_rows(x, weight):
+    if native is not None and x.dtype == weight.dtype and native.takes_rows(residual, weight):
         return native.add_rms_norm(x, residual, weight, eps)
     return elementwise.add_rms_norm(x, residual, weight, eps)
 

@@ -17,7 +17,7 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     wide = x.float()
     squares = (wide * wide).sum(dim=-1, keepdim=True)
     scale = squares.div_(_number(x.shape[-1])).add_(_number(eps)).rsqrt_()
-    return (wide * scale).to(x.dtype).mul_(weight)
+    return (wide * scale).to(weight.dtype).mul_(weight)
 
 
 def add_rms_norm(

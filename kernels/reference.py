@@ -75,16 +75,22 @@ def paged_attention(
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """x [num_tokens, hidden_size] over the root of its mean square, in float32, times weight."""
+    """x [num_tokens, hidden_size] over the root of its mean square, in float32, times weight.
+
+    The result has the weight's dtype.
+    """
     wide = x.float()
     normed = wide * torch.rsqrt((wide * wide).mean(dim=-1, keepdim=True) + eps)
-    return normed.to(x.dtype) * weight
+    return normed.to(weight.dtype) * weight
 
 
 def add_rms_norm(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(rms_norm(x + residual), x + residual), all [num_tokens, hidden_size]."""
+    """(rms_norm(x + residual), x + residual), all [num_tokens, hidden_size].
+
+    The sum has the residual's dtype: x's, or float32, so that what a layer adds is not rounded off.
+    """
     added = x + residual
     return rms_norm(added, weight, eps), added
 

@@ -110,6 +110,7 @@ def _other_cases(is_smoke: bool) -> list[Case]:
     cases: list[Case] = []
     for dtype in [torch.float32] if is_smoke else [torch.float32, torch.bfloat16, torch.float16]:
         x, weight = noise(num_tokens, size, dtype=dtype), noise(size, dtype=dtype)
+        y = x.flip(0).float()  # the residual is float32 in a model of any dtype
         matrix = noise(size // 2, size, dtype=dtype) / size**0.5
         cases += [
             (
@@ -119,8 +120,8 @@ def _other_cases(is_smoke: bool) -> list[Case]:
             ),
             (
                 f"add_rms_norm {dtype}",
-                lambda x=x, weight=weight: ops.add_rms_norm(x, x.flip(0), weight, 1e-5)[0],
-                lambda x=x, weight=weight: reference.add_rms_norm(x, x.flip(0), weight, 1e-5)[0],
+                lambda x=x, y=y, weight=weight: ops.add_rms_norm(x, y, weight, 1e-5)[0],
+                lambda x=x, y=y, weight=weight: reference.add_rms_norm(x, y, weight, 1e-5)[0],
             ),
             (
                 f"silu_and_mul {dtype}",
@@ -230,11 +231,16 @@ def _time_memory_bound(limits: dict[str, float], is_smoke: bool) -> list[dict[st
     num_tokens, size, vocab = (3, 256, 1100) if is_smoke else (4096, 4096, 128_256)
     dtype = torch.float32 if is_smoke else torch.bfloat16
     x, weight = noise(num_tokens, size, dtype=dtype), noise(size, dtype=dtype)
+    residual = x.float()
     logits = noise(2 if is_smoke else 256, vocab, dtype=torch.float32)
     columns = draw_columns(len(logits))
     indices = torch.arange(len(logits), device=DEVICE)
     runs: list[tuple[str, Callable[[], Any], int]] = [
-        ("add_rms_norm", lambda: ops.add_rms_norm(x, x, weight, 1e-5), 4 * x.nbytes),
+        (
+            "add_rms_norm",
+            lambda: ops.add_rms_norm(x, residual, weight, 1e-5),
+            2 * (x.nbytes + residual.nbytes),
+        ),
         ("silu_and_mul", lambda: ops.silu_and_mul(x), x.nbytes * 3 // 2),
         ("sample_tokens", lambda: ops.sample_tokens(logits, columns, indices), logits.nbytes),
     ]

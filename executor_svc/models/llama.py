@@ -100,7 +100,8 @@ class LlamaModel:
             )
             for window in sorted(set(self._config.windows))
         }
-        residual = F.embedding(input_ids, self._embedding)
+        # What layers add is summed in float32: in bfloat16 half of the logits' error is this sum's.
+        residual = F.embedding(input_ids, self._embedding).float()
         hidden_states = rms_norm(residual, self._layers[0].input_norm, eps)
         for index, layer in enumerate(self._layers):
             attended = layer.attention(

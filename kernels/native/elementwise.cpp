@@ -19,23 +19,23 @@ template <class Row> void run_rows(int num_rows, const Row &row) {
   });
 }
 
-// residual null: of x alone; else of x + residual, which goes to `added` in T.
-template <class T>
-void norm_row(const T *x, const T *residual, const T *weight, T *added, T *out, int size,
+// x null: of the residual alone; else of x + residual, which goes to `added` in R, the wider type.
+template <class T, class R>
+void norm_row(const T *x, const R *residual, const T *weight, R *added, T *out, int size,
               float eps) {
   f32x16 squares = splat(0.0f);
   for (int i = 0; i < size; i += LANES) {
-    f32x16 value = load(x + i);
-    if (residual) {
-      value = rounded(value + load(residual + i), x);
+    f32x16 value = load(residual + i);
+    if (x) {
+      value = rounded(load(x + i) + value, residual);
       store(added + i, value);
     }
     squares += value * value;
   }
   const float scale = 1.0f / std::sqrt(sum(squares) / size + eps);
-  const T *from = residual ? added : x;
+  const R *from = x ? added : residual;
   for (int i = 0; i < size; i += LANES)
-    store(out + i, rounded(load(from + i) * scale, x) * load(weight + i));
+    store(out + i, rounded(load(from + i) * scale, weight) * load(weight + i));
 }
 
 template <class T> void activate_row(const T *x, T *out, int size) {
@@ -76,13 +76,13 @@ void rotate_and_cache(const T *qkv, const T *cos, const T *sin, T *query, T *key
   std::copy(values, values + heads.num_kv_heads * dim, value);
 }
 
-template <class T>
+template <class T, class R>
 void norm(const void *x, const void *residual, const void *weight, void *added, void *out,
           int rows, int size, float eps) {
   run_rows(rows, [=](int row) {
     const int64_t at = (int64_t)row * size;
-    norm_row((const T *)x + at, residual ? (const T *)residual + at : nullptr, (const T *)weight,
-             (T *)added + at, (T *)out + at, size, eps);
+    norm_row(x ? (const T *)x + at : nullptr, (const R *)residual + at, (const T *)weight,
+             (R *)added + at, (T *)out + at, size, eps);
   });
 }
 
@@ -110,9 +110,13 @@ void rotate(const void *qkv, const void *cos, const void *sin, void *query, void
 
 extern "C" {
 
-void segue_add_rms_norm(bool is_bf16, const void *x, const void *residual, const void *weight,
-                        void *added, void *out, int rows, int size, float eps) {
-  (is_bf16 ? norm<bf16> : norm<float>)(x, residual, weight, added, out, rows, size, eps);
+void segue_add_rms_norm(bool is_bf16, bool is_residual_bf16, const void *x, const void *residual,
+                        const void *weight, void *added, void *out, int rows, int size,
+                        float eps) {
+  const auto run = !is_bf16          ? norm<float, float>
+                   : is_residual_bf16 ? norm<bf16, bf16>
+                                      : norm<bf16, float>;
+  run(x, residual, weight, added, out, rows, size, eps);
 }
 
 void segue_silu_and_mul(bool is_bf16, const void *x, void *out, int rows, int size) {

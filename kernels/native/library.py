@@ -33,7 +33,7 @@ _SIGNATURES: dict[str, tuple[object, Sequence[object]]] = {
     "segue_linear_float": (None, [*[_VOID] * 4, *[_INT] * 3]),
     "segue_linear_groups": (None, [_INT, *[_VOID] * 4, *[_INT] * 3]),
     "segue_paged_attention": (_BOOL, [_BOOL, *[_VOID] * 8]),
-    "segue_add_rms_norm": (None, [_BOOL, *[_VOID] * 5, _INT, _INT, _FLOAT]),
+    "segue_add_rms_norm": (None, [_BOOL, _BOOL, *[_VOID] * 5, _INT, _INT, _FLOAT]),
     "segue_silu_and_mul": (None, [_BOOL, *[_VOID] * 2, *[_INT] * 2]),
     "segue_rotary_and_cache": (None, [_BOOL, *[_VOID] * 7, *[_INT] * 4]),
 }
@@ -128,13 +128,14 @@ class NativeKernels:
         return out
 
     def takes_rows(self, x: torch.Tensor, weight: torch.Tensor) -> bool:
-        """Whether norms of these rows are here."""
-        return _is_plain(x) and x.dtype == weight.dtype and x.shape[-1] % LANES == 0
+        """Whether norms of these rows are here: of the weight's dtype, or wider."""
+        is_known = x.dtype in (weight.dtype, torch.float32) and weight.dtype in DTYPES
+        return _is_plain(x) and is_known and x.shape[-1] % LANES == 0
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         x = x.contiguous()
-        out = torch.empty_like(x)
-        self._rms_norm((x, None, weight, None, out), eps)
+        out = torch.empty(x.shape, dtype=weight.dtype)
+        self._rms_norm((None, x, weight, None, out), eps)
         return out
 
     def add_rms_norm(
@@ -142,18 +143,24 @@ class NativeKernels:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The norm of the sum, and the sum."""
         x, residual = x.contiguous(), residual.contiguous()
-        out, added = torch.empty_like(x), torch.empty_like(x)
+        out, added = torch.empty_like(x), torch.empty_like(residual)
         self._rms_norm((x, residual, weight, added, out), eps)
         return out, added
 
-    def _rms_norm(self, tensors: Sequence[torch.Tensor | None], eps: float) -> None:
-        x = tensors[0]
-        assert x is not None
+    def _rms_norm(
+        self,
+        tensors: tuple[
+            torch.Tensor | None, torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor
+        ],
+        eps: float,
+    ) -> None:
+        _, residual, weight, _, _ = tensors
         self._library.segue_add_rms_norm(
-            x.dtype is torch.bfloat16,
+            weight.dtype is torch.bfloat16,
+            residual.dtype is torch.bfloat16,
             *(None if one is None else one.data_ptr() for one in tensors),
-            x.numel() // x.shape[-1],
-            x.shape[-1],
+            residual.numel() // residual.shape[-1],
+            residual.shape[-1],
             eps,
         )
 

@@ -49,7 +49,7 @@ POINTERS |= dict.fromkeys(
     ("partial_ptr", "max_ptr", "sum_ptr", "logits_ptr", "temperatures_ptr", "min_ps_ptr"), "*fp32"
 )
 POINTERS |= dict.fromkeys(("presence_ptr", "frequency_ptr", "repetition_ptr"), "*fp32")
-POINTERS |= {"top_ps_ptr": "*fp64"}
+POINTERS |= {"top_ps_ptr": "*fp64", "residual_ptr": "*fp32", "added_ptr": "*fp32"}
 # A cache's layer has more elements than 31 bits count.
 SCALARS = {"eps": "fp32"} | {
     f"{side}_{unit}_stride": "i64" for side in ("target", "source") for unit in ("layer", "block")

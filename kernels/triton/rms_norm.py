@@ -20,7 +20,7 @@ def rms_norm_kernel(
     output_ptr,  # [num_tokens, SIZE]
     added_ptr,  # [num_tokens, SIZE], written where there is a residual
     x_ptr,  # [num_tokens, SIZE], tokens x_stride apart
-    residual_ptr,  # [num_tokens, SIZE]
+    residual_ptr,  # [num_tokens, SIZE], in added's dtype
     weight_ptr,  # [SIZE]
     x_stride,
     eps,
@@ -33,22 +33,22 @@ def rms_norm_kernel(
     offsets = tl.arange(0, PADDED_SIZE)
     is_inside = offsets < SIZE
     x = tl.load(x_ptr + token * x_stride + offsets, mask=is_inside, other=0.0)
-    dtype = x.dtype
     wide = x.to(tl.float32)
     if HAS_RESIDUAL:
         residual = tl.load(residual_ptr + token * SIZE + offsets, mask=is_inside, other=0.0)
-        added = (wide + residual.to(tl.float32)).to(dtype)
+        added = (wide + residual.to(tl.float32)).to(residual.dtype)
         tl.store(added_ptr + token * SIZE + offsets, added, mask=is_inside)
         wide = added.to(tl.float32)
     mean_square = tl.sum(wide * wide, axis=0) / SIZE
-    normed = (wide * tl.rsqrt(mean_square + eps)).to(dtype).to(tl.float32)
-    weight = tl.load(weight_ptr + offsets, mask=is_inside, other=0.0).to(tl.float32)
-    tl.store(output_ptr + token * SIZE + offsets, (normed * weight).to(dtype), mask=is_inside)
+    weight = tl.load(weight_ptr + offsets, mask=is_inside, other=0.0)
+    normed = (wide * tl.rsqrt(mean_square + eps)).to(weight.dtype).to(tl.float32)
+    output = (normed * weight.to(tl.float32)).to(weight.dtype)
+    tl.store(output_ptr + token * SIZE + offsets, output, mask=is_inside)
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """See reference.rms_norm."""
-    output = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    output = torch.empty(x.shape, dtype=weight.dtype, device=x.device)
     _launch(output, output, x, x, weight, eps, has_residual=False)
     return output
 
@@ -58,8 +58,8 @@ def add_rms_norm(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """See reference.add_rms_norm."""
     assert residual.is_contiguous()
-    output = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    added = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    output = torch.empty(x.shape, dtype=weight.dtype, device=x.device)
+    added = torch.empty_like(residual)
     _launch(output, added, x, residual, weight, eps, has_residual=True)
     return output, added
 
@@ -75,7 +75,6 @@ def _launch(
 ) -> None:
     num_tokens, size = x.shape
     assert x.stride(1) == 1
-    assert weight.dtype == x.dtype
     padded_size = next_power_of_2(size)
     rms_norm_kernel[(num_tokens,)](
         output,

@@ -36,9 +36,11 @@ def test_rms_norm(size: tuple[int, int], dtype: torch.dtype) -> None:
     assert_rows_stand_alone(lambda part: kernels.rms_norm(part, weight, 1e-5), x)
 
 
+@pytest.mark.parametrize("is_wide", [False, True])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_add_rms_norm(dtype: torch.dtype) -> None:
+def test_add_rms_norm(dtype: torch.dtype, is_wide: bool) -> None:
     x, residual = random(5, 64, dtype=dtype), random(5, 64, dtype=dtype).flip(1)
+    residual = residual.float() if is_wide else residual
     weight = random(64, dtype=dtype)
     got = kernels.add_rms_norm(x, residual, weight, 1e-5)
     expected = reference.add_rms_norm(x, residual, weight, 1e-5)

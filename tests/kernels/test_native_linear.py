@@ -66,3 +66,18 @@ def test_nothing_is_written_beside_the_result(native: NativeKernels) -> None:
     got = native.linear(x, packed, None, 20)
     assert got[1].isnan().all()
     assert not got[[0, 2]].isnan().any()
+
+
+def test_ops_in_quick_succession_take_each_part_once(native: NativeKernels) -> None:
+    """More threads than cores, so that workers come late, into the next op or the one after."""
+    shapes = [(64, 64), (960, 576), (48, 1536)]
+    weights = [random(*shape, seed=6) for shape in shapes]
+    packed = [native.pack_linear(weight) for weight in weights]
+    inputs = [random(3, shape[1], seed=7) for shape in shapes]
+    native.set_num_threads(1)
+    ops = list(zip(inputs, packed, shapes, strict=True))
+    expected = [native.linear(x, one, None, shape[0]) for x, one, shape in ops]
+    native.set_num_threads(5)
+    for number in range(900):
+        x, one, shape = ops[number % 3]
+        assert torch.equal(native.linear(x, one, None, shape[0]), expected[number % 3])

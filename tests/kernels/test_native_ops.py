@@ -113,18 +113,23 @@ def test_rotation_and_cache(native: NativeKernels, dtype: torch.dtype) -> None:
     torch.testing.assert_close(ours, torchs, rtol=limit, atol=limit)
 
 
+@pytest.mark.parametrize("is_wide", [False, True])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_norm_and_activation(native: NativeKernels, dtype: torch.dtype) -> None:
+def test_norm_and_activation(native: NativeKernels, dtype: torch.dtype, is_wide: bool) -> None:
+    """`is_wide`: with a residual in float32."""
     x, residual = random(19, 96, seed=7, dtype=dtype), random(19, 96, seed=8, dtype=dtype)
     weight, limit = random(96, seed=9, dtype=dtype), TOLERANCE[dtype]
+    if is_wide:
+        residual = random(19, 96, seed=8)
 
     def check(got: object, expected: object) -> None:
         torch.testing.assert_close(got, expected, rtol=limit, atol=limit)
 
     check(native.rms_norm(x, weight, 1e-5), reference.rms_norm(x, weight, 1e-5))
+    check(native.rms_norm(residual, weight, 1e-5), reference.rms_norm(residual, weight, 1e-5))
     expected = reference.add_rms_norm(x, residual, weight, 1e-5)
     check(native.add_rms_norm(x, residual, weight, 1e-5), expected)
-    wide = torch.cat([x * 30, residual], 1)  # where silu goes to its limits
+    wide = torch.cat([x * 30, residual.to(dtype)], 1)  # where silu goes to its limits
     check(native.silu_and_mul(wide), reference.silu_and_mul(wide))
     assert torch.equal(native.silu_and_mul(wide[17:18])[0], native.silu_and_mul(wide)[17])
     assert torch.equal(

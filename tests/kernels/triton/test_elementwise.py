@@ -24,15 +24,25 @@ def test_rms_norm(size: tuple[int, int], dtype: torch.dtype) -> None:
     assert_agrees(rms_norm(x, weight, 1e-5), expected)
 
 
+@pytest.mark.parametrize("is_wide", [False, True])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("size", SIZES)
-def test_add_rms_norm(size: tuple[int, int], dtype: torch.dtype) -> None:
-    x, residual = noise(*size, dtype=dtype), noise(*size, dtype=dtype, seed=1)
+def test_add_rms_norm(size: tuple[int, int], dtype: torch.dtype, is_wide: bool) -> None:
+    residual_dtype = torch.float32 if is_wide else dtype
+    x, residual = noise(*size, dtype=dtype), noise(*size, dtype=residual_dtype, seed=1)
     weight = noise(size[1], dtype=dtype)
     normed, added = add_rms_norm(x, residual, weight, 1e-5)
     expected_normed, expected_added = reference.add_rms_norm(x, residual, weight, 1e-5)
     assert torch.equal(added, expected_added)
     assert_agrees(normed, expected_normed)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_norm_has_the_weight_s_dtype(dtype: torch.dtype) -> None:
+    x, weight = noise(3, 50), noise(50, dtype=dtype)
+    got = rms_norm(x, weight, 1e-5)
+    assert got.dtype == dtype
+    assert_agrees(got, reference.rms_norm(x, weight, 1e-5))
 
 
 def test_rows_of_a_norm_stand_alone() -> None:
