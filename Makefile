@@ -34,7 +34,8 @@ test: model  ## the suite: unit, sim, conformance, kernels, integration
 	SEEDS=$(SEEDS) $(PYTEST) -q -n 2 --dist worksteal tests/unit tests/sim tests/conformance tests/kernels tests/integration
 
 test-all: model  ## what `make test` leaves out: all processes, faults, packaging, containers
-	$(PYTEST) -q -n 2 --dist loadgroup tests/compose tests/e2e tests/chaos
+	$(PYTEST) -q -n 2 --dist loadfile tests/e2e tests/chaos
+	$(PYTEST) -q tests/compose
 
 sim: setup  ## simulate SEEDS=100000 histories with faults
 	@$(BIN)/python -m tests.sim.run --seeds $(SEEDS)

@@ -35,12 +35,9 @@ hypothesis.settings.load_profile("house")
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        suite = item.path.relative_to(TESTS).parts[0] if item.path.is_relative_to(TESTS) else ""
-        if suite in LONG_SUITES:  # with --dist loadgroup: what shares processes shares a worker
-            group = suite if suite == "compose" else item.path.name
-            item.add_marker(pytest.mark.xdist_group(group))
         if item.get_closest_marker("timeout") is not None:
             continue
+        suite = item.path.relative_to(TESTS).parts[0] if item.path.is_relative_to(TESTS) else ""
         if suite in LONG_SUITES:
             item.add_marker(pytest.mark.timeout(LONG_TIMEOUT_S))
         elif item.get_closest_marker("slow") is not None:
