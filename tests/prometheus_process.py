@@ -16,7 +16,7 @@ import httpx
 import yaml
 
 from tests.observability_files import FOLDER, prometheus
-from tests.served import wait_until
+from tests.served import stop_process, wait_until
 
 STOP_TIMEOUT_S = 10.0
 MISSING = None if shutil.which("prometheus") else "prometheus is not on the PATH"
@@ -61,13 +61,7 @@ class PrometheusProcess:
         return [float(series["value"][1]) for series in found["result"]]
 
     def stop(self) -> None:
-        if self._process.poll() is None:
-            self._process.terminate()
-            try:
-                self._process.wait(STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+        stop_process(self._process, STOP_TIMEOUT_S)
 
 
 def configuration(targets: Mapping[str, Sequence[str]]) -> dict[str, Any]:

@@ -13,9 +13,7 @@ import socket
 import subprocess
 from pathlib import Path
 
-from tests.served import wait_until
-
-STOP_TIMEOUT_S = 20.0
+from tests.served import stop_process, wait_until
 
 
 def rotel_agent() -> str | None:
@@ -53,10 +51,4 @@ class RotelProcess:
             return one.connect_ex(("127.0.0.1", self.grpc_port)) == 0
 
     def stop(self) -> None:
-        if self._process.poll() is None:
-            self._process.terminate()
-            try:
-                self._process.wait(STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+        stop_process(self._process)

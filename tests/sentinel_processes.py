@@ -10,18 +10,35 @@ import shutil
 import signal
 import subprocess
 import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import redis
 
 from segue.serve_plan import free_ports
+from tests.redis_process import redis_binary, valkey_binary
 from tests.served import wait_until
 
 SERVICE = "segue"
 NUM_SENTINELS = 3
 DOWN_AFTER_MS = 2000  # a busy machine is no failover
 FAILOVER_TIMEOUT_MS = 6000
+
+
+@contextmanager
+def running_sentinels() -> Generator[SentinelProcesses]:
+    """With whatever server this machine has; skips where it has none."""
+    binary = redis_binary() or valkey_binary()
+    if binary is None:
+        pytest.skip("no Redis server here")
+    running = SentinelProcesses(binary).start()
+    try:
+        yield running
+    finally:
+        running.stop()
 
 
 class SentinelProcesses:

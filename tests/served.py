@@ -40,6 +40,16 @@ def wait_until(read: Callable[[], T], what: str, timeout_s: float = 30.0) -> T:
     return value
 
 
+def stop_process(process: subprocess.Popen[Any], timeout_s: float = STOP_TIMEOUT_S) -> None:
+    """SIGTERM, and SIGKILL where that is not enough; returns when it has ended."""
+    process.terminate()
+    try:
+        process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
 class Served:
     """One running `segue serve`."""
 
@@ -142,13 +152,7 @@ class Served:
             return client.execute_command(*command)
 
     def stop(self) -> None:
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-            try:
-                self.process.wait(STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
+        stop_process(self.process)
 
 
 def parse_metrics(text: str) -> dict[str, float]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import subprocess
 import sys
 import time
@@ -24,6 +23,7 @@ from typing import Any
 from segue.serve_plan import free_ports
 from tests.bench.served_counters import Samples, cpu_seconds, difference, parse_samples
 from tests.redis_process import RedisProcess, redis_binary, valkey_binary
+from tests.served import stop_process
 
 PARTS = ("schedule", "update", "commit", "encode", "emit")
 STOP_TIMEOUT_S = 10.0
@@ -38,12 +38,7 @@ def running(*command: str) -> Iterator[subprocess.Popen[str]]:
         try:
             yield process
         finally:
-            if process.poll() is None:
-                process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
+            stop_process(process, STOP_TIMEOUT_S)
 
 
 class Line:

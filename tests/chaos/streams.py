@@ -7,6 +7,7 @@ nothing is disturbed.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -103,22 +104,19 @@ class Streams:
 
     async def reach_together(self, num_tokens: int) -> None:
         """Until all streams together have this many tokens. All have to be open still."""
-        while self.num_tokens() < num_tokens:
-            await self._look()
-        assert all(stream.finish_reason is None for stream in self.all), "a stream ended too early"
+        await self._until(lambda: self.num_tokens() >= num_tokens)
 
     async def reach(self, num_tokens: int) -> None:
         """Until each stream has this many tokens. All have to be open still."""
-        while min(len(stream.token_ids) for stream in self.all) < num_tokens:
-            await self._look()
-        assert all(stream.finish_reason is None for stream in self.all), "a stream ended too early"
+        await self._until(lambda: min(len(stream.token_ids) for stream in self.all) >= num_tokens)
 
-    async def _look(self) -> None:
-        """Give the streams time; raises what one of them has raised."""
-        for task in self._tasks:
-            if task.done():
-                task.result()
-        await asyncio.sleep(0.005)
+    async def _until(self, is_reached: Callable[[], bool]) -> None:
+        while not is_reached():
+            for task in self._tasks:
+                if task.done():
+                    task.result()
+            await asyncio.sleep(0.005)
+        assert all(stream.finish_reason is None for stream in self.all), "a stream ended too early"
 
 
 async def undisturbed(served: Serving, asked: list[Ask]) -> list[Stream]:

@@ -41,23 +41,26 @@ def read_until_killed(served: Served, url: str, seen: Events) -> None:
                 served.kill("gateway-0")
 
 
-def test_a_stream_goes_on_through_another_gateway(served: Served) -> None:
-    first, second = served.gateway_urls()
-    whole = Events()
-    with httpx.stream("POST", f"{first}/v1/completions", json=body(served), timeout=60) as response:
-        for line in response.iter_lines():
-            whole.take(line)
-    seen = Events()
-    with pytest.raises(httpx.HTTPError):
-        read_until_killed(served, f"{first}/v1/completions", seen)
-    assert seen.finish_reason is None
-    request_id = seen.last_id.partition(";")[0]
+def read_on(url: str, seen: Events) -> None:
+    """What comes behind what was seen, from the gateway at `url`, to the end."""
     headers = {"Last-Event-ID": seen.last_id}
-    url = f"{second}/v1/streams/{request_id}"
-    with httpx.stream("GET", url, headers=headers, timeout=60) as response:
+    stream = f"{url}/v1/streams/{seen.last_id.partition(';')[0]}"
+    with httpx.stream("GET", stream, headers=headers, timeout=60) as response:
         assert response.status_code == 200
         for line in response.iter_lines():
             seen.take(line)
+
+
+def test_a_stream_goes_on_through_another_gateway(served: Served) -> None:
+    first, second = served.gateway_urls()
+    whole, seen = Events(), Events()
+    with httpx.stream("POST", f"{first}/v1/completions", json=body(served), timeout=60) as response:
+        for line in response.iter_lines():
+            whole.take(line)
+    with pytest.raises(httpx.HTTPError):
+        read_until_killed(served, f"{first}/v1/completions", seen)
+    assert seen.finish_reason is None
+    read_on(second, seen)
     assert seen.is_done
     assert (seen.text, seen.finish_reason) == (whole.text, whole.finish_reason)
 
@@ -103,12 +106,7 @@ def test_a_killed_workers_stream_goes_on_through_its_port(
                     os.kill(busy_worker(served), signal.SIGKILL)
                     is_killed = True
         assert seen.finish_reason is None
-        headers = {"Last-Event-ID": seen.last_id}
-        stream = f"{served.url}/v1/streams/{seen.last_id.partition(';')[0]}"
-        with httpx.stream("GET", stream, headers=headers, timeout=60) as response:
-            assert response.status_code == 200
-            for line in response.iter_lines():
-                seen.take(line)
+        read_on(served.url, seen)
         assert (seen.text, seen.finish_reason) == (whole.text, whole.finish_reason)
     finally:
         served.stop()

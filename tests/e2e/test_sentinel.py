@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from openai import OpenAI
 
-from tests.redis_process import redis_binary, valkey_binary
-from tests.sentinel_processes import SentinelProcesses
+from tests.sentinel_processes import SentinelProcesses, running_sentinels
 from tests.served import Served
 
 NUM_TOKENS = 1000
@@ -19,12 +18,8 @@ ASKED: dict[str, Any] = {"prompt": "Tell me about the sea.", "max_tokens": NUM_T
 
 @pytest.fixture
 def servers() -> Iterator[SentinelProcesses]:
-    binary = redis_binary() or valkey_binary()
-    if binary is None:
-        pytest.skip("no Redis server here")
-    running = SentinelProcesses(binary).start()
-    yield running
-    running.stop()
+    with running_sentinels() as running:
+        yield running
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from segue.grpc_tls import EXECUTOR_NAME, SCHEDULER_NAME, TlsFiles
 from segue.serve_plan import free_ports
 from tests.certificates import Authority
 from tests.redis_process import redis_binary
-from tests.served import wait_until
+from tests.served import stop_process, wait_until
 
 NUM_TOKENS = 120
 PROMPT = "go on"
@@ -132,12 +132,7 @@ class Cluster:
 
     def stop(self) -> None:
         for process in reversed(self.processes.values()):
-            process.terminate()
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            stop_process(process)
         for name in self.processes:
             print(f"{name}: {self.log_path(name).read_text()[-4000:]}")
 

@@ -15,8 +15,7 @@ from scheduler_svc.store.state_store import (
     Outcome,
     StoreUnavailable,
 )
-from tests.redis_process import redis_binary, valkey_binary
-from tests.sentinel_processes import SentinelProcesses
+from tests.sentinel_processes import SentinelProcesses, running_sentinels
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(120), pytest.mark.slow]
 LEASE_MS = 30_000
@@ -25,12 +24,8 @@ RETRY_S = 0.1
 
 @pytest.fixture
 def servers() -> Iterator[SentinelProcesses]:
-    binary = redis_binary() or valkey_binary()
-    if binary is None:
-        pytest.skip("no Redis server here")
-    running = SentinelProcesses(binary).start()
-    yield running
-    running.stop()
+    with running_sentinels() as running:
+        yield running
 
 
 @pytest.fixture
