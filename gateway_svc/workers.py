@@ -9,7 +9,6 @@ ours as long as this process lives, and no worker outlives it.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import signal
 import socket
@@ -18,7 +17,7 @@ import time
 from collections.abc import Sequence
 
 from gateway_svc.config import GatewayConfig
-from segue.child import ChildGuard
+from segue.child import ChildGuard, GuardedProcess
 
 log = logging.getLogger("segue.gateway")
 # One that fails sooner by itself would fail again: that ends all, with its exit code.
@@ -44,35 +43,8 @@ def listen(host: str, port: int, *, shared: bool) -> socket.socket:
 
 def reserve(host: str, port: int) -> socket.socket:
     """Holds the port for workers: bound and never listening, so that no connection comes to it."""
-    listen(
-        host, port, shared=False
-    ).close()  # a stranger who shares his port would get half of ours
+    listen(host, port, shared=False).close()  # fails where a stranger has it, who may share it
     return listen(host, port, shared=True)
-
-
-class Worker:
-    """One place among the workers, and the process that fills it."""
-
-    def __init__(self, index: int, command: Sequence[str], guard: ChildGuard) -> None:
-        self.index = index
-        self._command = tuple(command)
-        self._guard = guard
-        self._process: asyncio.subprocess.Process | None = None
-
-    async def run_once(self) -> int:
-        """Until it ends: the exit code, negative for a signal."""
-        process = self._process = await asyncio.create_subprocess_exec(
-            *self._guard.wrap(self._command), start_new_session=True
-        )
-        self._guard.tell(f"+{process.pid}")
-        code = await process.wait()
-        self._guard.tell(f"-{process.pid}")
-        return code
-
-    def send(self, number: int) -> None:
-        if self._process is not None and self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.send_signal(number)
 
 
 class Workers:
@@ -82,34 +54,38 @@ class Workers:
         self._grace_s = config.drain_grace_s
         self._is_stopping = False
         self._code = 0
-        self._workers = [
-            Worker(index, worker_command(config, port, arguments, index), self._guard)
-            for index in range(config.workers)
+        self._commands = [
+            worker_command(config, port, arguments, index) for index in range(config.workers)
         ]
+        self._workers = [GuardedProcess(self._guard) for _ in self._commands]
 
     async def run(self) -> int:
         """Until SIGTERM or SIGINT, and all have ended; the exit code."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop, number)
-        await asyncio.gather(*map(self._keep, self._workers))
+        await asyncio.gather(*(self._keep(index) for index in range(len(self._workers))))
         self._guard.close()
         return self._code
 
-    async def _keep(self, worker: Worker) -> None:
+    async def _keep(self, index: int) -> None:
+        worker = self._workers[index]
         while not self._is_stopping:
             started = time.monotonic()
-            code = await worker.run_once()
+            await worker.start(self._commands[index])
+            if self._is_stopping:  # since it was being started, when no signal could reach it
+                worker.send(signal.SIGTERM)
+            code = await worker.wait()
             if self._is_stopping:
                 return
-            log.warning("worker %d ended with %d", worker.index, code)
+            log.warning("worker %d ended with %d", index, code)
             if code > 0 and time.monotonic() - started < MIN_LIFE_S:
                 self._code = code
                 self._stop(signal.SIGTERM)
                 return
             await asyncio.sleep(RESTART_DELAY_S)
 
-    def _stop(self, number: int) -> None:
+    def _stop(self, number: signal.Signals) -> None:
         """A second signal is passed on too: the workers do not wait for their grace then."""
         if not self._is_stopping:
             loop = asyncio.get_running_loop()
@@ -117,19 +93,19 @@ class Workers:
         self._is_stopping = True
         self._send(number)
 
-    def _send(self, number: int) -> None:
+    def _send(self, number: signal.Signals) -> None:
         for worker in self._workers:
             worker.send(number)
 
 
 def worker_command(
     config: GatewayConfig, port: int, arguments: Sequence[str], index: int
-) -> list[str]:
+) -> tuple[str, ...]:
     own = ["--workers", "1", "--reuse-port", "--port", str(port)]
     own += ["--gateway-id", f"{config.gateway_id}.{index}"]
     ports = config.metrics_ports[index : index + 1]
     own += ["--metrics-ports", ",".join(ports)]
-    return [sys.executable, "-m", "gateway_svc", *arguments, *own]
+    return (sys.executable, "-m", "gateway_svc", *arguments, *own)
 
 
 async def serve_workers(config: GatewayConfig, arguments: Sequence[str]) -> int:

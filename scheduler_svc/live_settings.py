@@ -103,9 +103,13 @@ class LiveConfiguration:
         others = [n for n in field_names(SchedulerServiceConfig) if n not in LIVE]
         names = [name for name in (*LIVE, *others) if name not in SECRET]
         return [
-            (name, shown(getattr(config, name)), shown(getattr(self.flags, name)), reason)
+            (
+                name,
+                shown(getattr(config, name)),
+                shown(getattr(self.flags, name)),
+                self.why_fixed(name),
+            )
             for name in names
-            for reason in (self.why_fixed(name),)
         ]
 
 

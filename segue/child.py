@@ -16,7 +16,7 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from segue.console import Console
 from segue.process_identity import ProcessIdentity
@@ -65,6 +65,36 @@ class ChildGuard:
         self.tell("done")
 
 
+class GuardedProcess:
+    """Started by exec, again and again if need be; a guard is told of each start and end."""
+
+    def __init__(self, guard: ChildGuard) -> None:
+        self._guard = guard
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def start(self, command: tuple[str, ...], **options: Any) -> asyncio.subprocess.Process:
+        """`options`: of asyncio.create_subprocess_exec."""
+        # A session of its own: the terminal's Ctrl-C is for the parent, which stops us in order.
+        self._process = await asyncio.create_subprocess_exec(
+            *self._guard.wrap(command), start_new_session=True, **options
+        )
+        self._guard.tell(f"+{self._process.pid}")
+        return self._process
+
+    async def wait(self) -> int:
+        """The exit code, negative for a signal."""
+        process = self._process
+        assert process is not None
+        code = await process.wait()
+        self._guard.tell(f"-{process.pid}")
+        return code
+
+    def send(self, number: signal.Signals) -> None:
+        if self._process is not None and self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(number)
+
+
 class Child:
     """A process that may be started again and again under one name."""
 
@@ -76,8 +106,7 @@ class Child:
         self.last_line = ""
         self._directory = directory
         self._console = console
-        self._guard = guard
-        self._process: asyncio.subprocess.Process | None = None
+        self._process = GuardedProcess(guard)
         self._pump: asyncio.Task[None] | None = None
 
     @property
@@ -85,34 +114,27 @@ class Child:
         return self.identity.pid if self.identity else None
 
     async def start(self) -> None:
-        # A session of its own: the terminal's Ctrl-C is for the parent, which stops us in order.
-        self._process = await asyncio.create_subprocess_exec(
-            *self._guard.wrap(self.spec.command),
+        process = await self._process.start(
+            self.spec.command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            start_new_session=True,
             env={**os.environ, "PYTHONUNBUFFERED": "1", **self.spec.environ},
         )
-        self._guard.tell(f"+{self._process.pid}")
-        self.identity = ProcessIdentity.of(self._process.pid)
-        self._pump = asyncio.create_task(self._show_lines(self._process))
+        self.identity = ProcessIdentity.of(process.pid)
+        self._pump = asyncio.create_task(self._show_lines(process))
 
     async def wait(self) -> int:
         """The exit code, negative for a signal, once all that it said is shown."""
-        process, pump = self._process, self._pump
-        assert process is not None
+        pump = self._pump
         assert pump is not None
-        code = await process.wait()
-        self._guard.tell(f"-{process.pid}")
+        code = await self._process.wait()
         await asyncio.wait({pump}, timeout=LAST_OUTPUT_S)
         pump.cancel()
         return code
 
     def send(self, number: signal.Signals) -> None:
-        if self._process is not None and self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.send_signal(number)
+        self._process.send(number)
 
     async def _show_lines(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None

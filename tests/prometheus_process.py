@@ -50,7 +50,7 @@ class PrometheusProcess:
 
     def api(self, path: str, **parameters: str) -> dict[str, Any]:
         """`data` of an answer; a query that can not be evaluated fails with what is wrong."""
-        answer = httpx.get(f"{self.url}/api/v1/{path}", params=parameters, timeout=10).json()
+        answer = httpx.get(f"{self.url}/api/v1/{path}", params=parameters, timeout=60).json()
         assert answer["status"] == "success", (parameters, answer["error"])
         return answer["data"]
 

@@ -72,8 +72,8 @@ async def serve_gateway(
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         session = asyncio.create_task(gateway.client.run())
         http_server = asyncio.create_task(server.serve(sockets=[listener]))
-        http = httpx.AsyncClient(base_url=url, timeout=10.0)
-        openai = AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
+        http = httpx.AsyncClient(base_url=url, timeout=60)
+        openai = AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=60)
         try:
             if wait_ready:
                 await until_ready(http)

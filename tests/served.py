@@ -40,6 +40,15 @@ def wait_until(read: Callable[[], T], what: str, timeout_s: float = 30.0) -> T:
     return value
 
 
+def child_with(parent: int, argument: str) -> int:
+    """The pid of the child whose command line has this argument."""
+    children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+    for child in children:
+        if argument in Path(f"/proc/{child}/cmdline").read_bytes().decode().split("\0"):
+            return int(child)
+    raise AssertionError(f"no child of {parent} has {argument}")
+
+
 def stop_process(process: subprocess.Popen[Any], timeout_s: float = STOP_TIMEOUT_S) -> None:
     """SIGTERM, and SIGKILL where that is not enough; returns when it has ended."""
     process.terminate()
@@ -123,7 +132,7 @@ class Served:
 
     def get_status(self, path: str) -> int:
         try:
-            with urllib.request.urlopen(self.url + path, timeout=5) as response:
+            with urllib.request.urlopen(self.url + path, timeout=30) as response:
                 return response.status
         except urllib.error.HTTPError as error:
             return error.code
@@ -141,7 +150,7 @@ class Served:
 
     def metrics_page(self, name: str) -> str:
         request = urllib.request.Request(self.metrics_url(name), headers=AS_PROMETHEUS)
-        with urllib.request.urlopen(request, timeout=5) as response:
+        with urllib.request.urlopen(request, timeout=30) as response:
             return response.read().decode()
 
     def redis(self, *command: str) -> Any:

@@ -173,10 +173,6 @@ class EngineCore:
         """The longest that any lane can serve."""
         return self._intake.max_model_len()
 
-    def owner_of(self, request_id: str) -> str | None:
-        request = self.state.requests.get(request_id)
-        return request.owner if request is not None else None
-
     def owners(self) -> set[str]:
         """Gateways (and orphans' names) that have a request that has not ended."""
         return {r.owner for r in self.state.requests.values() if not r.is_finished}
@@ -225,7 +221,7 @@ class EngineCore:
         state.dirty_lanes.add(lane.executor_id)
         state.counters.num_steps_finished += 1
         state.record.results.append(TakenResult(event.executor_id, plan, result, outputs))
-        state.touched.update(outputs)
+        state.touched.update(dict.fromkeys(outputs))
         for request_id in [i for i, finish in outputs.items() if finish is not None]:
             state.note_finish(state.requests[request_id])
         for request_id, error in result.row_errors.items():

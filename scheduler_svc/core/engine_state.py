@@ -63,7 +63,7 @@ class EngineState:
     dirty_lanes: set[str] = field(default_factory=set[str])
     rewritten: set[str] = field(default_factory=set[str])  # their stored output is not a prefix
     expired: list[str] = field(default_factory=list[str])
-    touched: dict[str, Finish | None] = field(default_factory=dict[str, "Finish | None"])
+    touched: dict[str, None] = field(default_factory=dict[str, None])
     at_risk: set[str] = field(default_factory=set[str])  # all whose num_lane_losses is not 0
     counters: Counters = field(default_factory=Counters)
     record: CommitRecord = field(default_factory=CommitRecord)
@@ -174,7 +174,7 @@ class EngineState:
         self.counters.num_finished[reason] = self.counters.num_finished.get(reason, 0) + 1
         self.record.ended.append(request)
         self.dirty_requests[request.request_id] = request
-        self.touched[request.request_id] = request.finish
+        self.touched[request.request_id] = None
 
     def note_progress(self, request_ids: Collection[str]) -> None:
         """These came through a step, so no lane is lost because of them."""

@@ -7,25 +7,20 @@ would give one request's tokens to another.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import chain
+from itertools import accumulate, chain
 
 
 def flatten(rows: Iterable[Sequence[int]]) -> list[int]:
     return list(chain.from_iterable(rows))
 
 
-def split(flat: list[int], lengths: Iterable[int]) -> list[list[int]]:
-    rows: list[list[int]] = []
-    start = 0
-    for length in lengths:
-        rows.append(flat[start : start + length])
-        start += length
-    if start != len(flat):
-        raise ValueError(f"a column of {len(flat)} with lengths for {start}")
-    return rows
+def split(flat: list[int], lengths: Sequence[int]) -> list[list[int]]:
+    check_lengths(flat, lengths)
+    ends = list(accumulate(lengths))
+    return [flat[end - length : end] for end, length in zip(ends, lengths, strict=True)]
 
 
-def check_lengths(flat: list[int], lengths: list[int]) -> None:
+def check_lengths(flat: list[int], lengths: Sequence[int]) -> None:
     if sum(lengths) != len(flat):
         raise ValueError(f"a column of {len(flat)} with lengths for {sum(lengths)}")
 

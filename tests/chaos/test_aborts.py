@@ -45,7 +45,8 @@ async def ask_and_maybe_leave(client: AsyncOpenAI, model: str, rng: random.Rando
 
 async def test_nothing_of_two_hundred_requests_stays(served: Served, rng: random.Random) -> None:
     slots = asyncio.Semaphore(NUM_AT_ONCE)
-    async with AsyncOpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as client:
+    url = f"{served.url}/v1"
+    async with AsyncOpenAI(base_url=url, api_key="none", max_retries=0, timeout=100) as client:
 
         async def one() -> None:
             async with slots:

@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.served import Served, parse_metrics
+from tests.chaos.step_gate import StepGate
+from tests.served import ONE_THREAD, Served, child_with, parse_metrics
 from tests.server_events import Events
 
+MOST_STEPS = 150  # of 300 that the stream takes
 PROMPT = {"prompt": "A gateway may die.", "max_tokens": 300, "temperature": 0, "seed": 3}
 
 
 @pytest.fixture(scope="module")
-def served(hand_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    monkeypatch = pytest.MonkeyPatch()
-    monkeypatch.setenv("SEGUE_FAULT_STEP_DELAY_MS", "10")
+def served(
+    hand_model: Path, gate: StepGate, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Served]:
     flags = ["--num-gateways", "2"]
-    running = Served(hand_model, tmp_path_factory.mktemp("serve") / "state", flags)
-    monkeypatch.undo()
+    state_dir = tmp_path_factory.mktemp("serve") / "state"
+    running = Served(hand_model, state_dir, flags, ONE_THREAD | gate.environ)
     yield running
     running.stop()
     print(running.log()[-20_000:])  # shown where the test failed
@@ -33,12 +35,35 @@ def body(served: Served) -> dict[str, Any]:
     return {"model": served.model, "stream": True, "ignore_eos": True, **PROMPT}
 
 
-def read_until_killed(served: Served, url: str, seen: Events) -> None:
+def read_whole(served: Served, url: str) -> Events:
+    whole = Events()
     with httpx.stream("POST", url, json=body(served), timeout=60) as response:
         for line in response.iter_lines():
-            seen.take(line)
-            if len(seen.text) > 40 and not line:
-                served.kill("gateway-0")
+            whole.take(line)
+    return whole
+
+
+def read_until_killed(
+    served: Served, gate: StepGate, url: str, kill: Callable[[], object]
+) -> Events:
+    """What came before `kill`, which comes in the middle: there are steps for no more than that."""
+    seen, is_killed = Events(), False
+    gate.close()
+    gate.allow(MOST_STEPS)
+    try:
+        with (
+            pytest.raises(httpx.HTTPError),
+            httpx.stream("POST", url, json=body(served), timeout=60) as response,
+        ):
+            for line in response.iter_lines():
+                seen.take(line)
+                if len(seen.text) > 40 and not line and not is_killed:
+                    kill()
+                    is_killed = True
+    finally:
+        gate.open()
+    assert seen.finish_reason is None
+    return seen
 
 
 def read_on(url: str, seen: Events) -> None:
@@ -51,15 +76,11 @@ def read_on(url: str, seen: Events) -> None:
             seen.take(line)
 
 
-def test_a_stream_goes_on_through_another_gateway(served: Served) -> None:
+def test_a_stream_goes_on_through_another_gateway(served: Served, gate: StepGate) -> None:
     first, second = served.gateway_urls()
-    whole, seen = Events(), Events()
-    with httpx.stream("POST", f"{first}/v1/completions", json=body(served), timeout=60) as response:
-        for line in response.iter_lines():
-            whole.take(line)
-    with pytest.raises(httpx.HTTPError):
-        read_until_killed(served, f"{first}/v1/completions", seen)
-    assert seen.finish_reason is None
+    url = f"{first}/v1/completions"
+    whole = read_whole(served, url)
+    seen = read_until_killed(served, gate, url, lambda: served.kill("gateway-0"))
     read_on(second, seen)
     assert seen.is_done
     assert (seen.text, seen.finish_reason) == (whole.text, whole.finish_reason)
@@ -70,42 +91,25 @@ def busy_worker(served: Served) -> int:
     command = Path(f"/proc/{served.pid('gateway-0')}/cmdline").read_bytes().decode().split("\0")
     ports = command[command.index("--metrics-ports") + 1].split(",")
     for index, port in enumerate(ports):
-        page = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=10).text
+        page = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=60).text
         if parse_metrics(page)["vllm:num_requests_running"]:
             return child_with(served.pid("gateway-0"), f"g0.{index}")
     raise AssertionError("no worker streams")
 
 
-def child_with(parent: int, argument: str) -> int:
-    children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
-    for child in children:
-        if argument in Path(f"/proc/{child}/cmdline").read_bytes().decode().split("\0"):
-            return int(child)
-    raise AssertionError(f"no child of {parent} has {argument}")
-
-
 def test_a_killed_workers_stream_goes_on_through_its_port(
-    hand_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hand_model: Path, gate: StepGate, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("SEGUE_FAULT_STEP_DELAY_MS", "10")
-    served = Served(hand_model, tmp_path / "state", ["--gateway-workers", "2"])
+    flags = ["--gateway-workers", "2"]
+    served = Served(hand_model, tmp_path / "state", flags, ONE_THREAD | gate.environ)
     try:
         url = f"{served.url}/v1/completions"
-        whole, seen = Events(), Events()
-        with httpx.stream("POST", url, json=body(served), timeout=60) as response:
-            for line in response.iter_lines():
-                whole.take(line)
-        is_killed = False
-        with (
-            pytest.raises(httpx.HTTPError),
-            httpx.stream("POST", url, json=body(served), timeout=60) as response,
-        ):
-            for line in response.iter_lines():
-                seen.take(line)
-                if len(seen.text) > 40 and not line and not is_killed:
-                    os.kill(busy_worker(served), signal.SIGKILL)
-                    is_killed = True
-        assert seen.finish_reason is None
+        whole = read_whole(served, url)
+
+        def kill() -> None:
+            os.kill(busy_worker(served), signal.SIGKILL)
+
+        seen = read_until_killed(served, gate, url, kill)
         read_on(served.url, seen)
         assert (seen.text, seen.finish_reason) == (whole.text, whole.finish_reason)
     finally:

@@ -118,7 +118,7 @@ class Cluster:
         for name, process in self.processes.items():
             assert process.poll() is None, f"{name}: {self.log_path(name).read_text()}"
         try:
-            with urllib.request.urlopen(f"{self.url}/ready", timeout=5):
+            with urllib.request.urlopen(f"{self.url}/ready", timeout=30):
                 return self.ctl("status", "--json").stdout.count('"is_connected": true') == 2
         except (urllib.error.HTTPError, OSError):
             return False
@@ -151,7 +151,7 @@ def cluster(tmp_path: Path, hand_model: Path) -> Iterator[Cluster]:
 def health(port: int, service: str) -> str:
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
         stub: Any = health_pb2_grpc.HealthStub(channel)
-        answer = stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=5)
+        answer = stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=30)
     return health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
 
 

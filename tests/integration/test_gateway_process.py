@@ -54,7 +54,7 @@ async def _gateway(model_dir: Path, address: str, *flags: str) -> AsyncIterator[
     assert process.stderr is not None
     while (match := URL.search(await process.stderr.readline())) is None:
         pass
-    async with httpx.AsyncClient(base_url=match[1].decode(), timeout=10) as http:
+    async with httpx.AsyncClient(base_url=match[1].decode(), timeout=60) as http:
         try:
             await until_ready(http)
             yield Process(process, http)

@@ -22,6 +22,7 @@ from segue.model_files.hand import write_hand_model
 from segue.serve_plan import free_ports
 from tests.running_gateway import serve_stub
 from tests.scheduler_stub import Reply, SchedulerStub
+from tests.served import child_with
 
 TEXT = "The quick brown fox jumps over the lazy dog."
 URL = re.compile(r"workers on (http://\S+)")
@@ -40,14 +41,7 @@ class Gateway:
 
     def pid_of(self, gateway_id: str) -> int:
         """Of the worker with this id."""
-        for directory in Path("/proc").iterdir():
-            with contextlib.suppress(OSError, ValueError):
-                command = (directory / "cmdline").read_bytes().decode().split("\0")
-                stat = (directory / "stat").read_text()
-                parent = int(stat.rpartition(")")[2].split()[1])
-                if parent == self.process.pid and gateway_id in command:
-                    return int(directory.name)
-        raise AssertionError(f"no worker {gateway_id}")
+        return child_with(self.process.pid, gateway_id)
 
 
 @contextlib.asynccontextmanager
@@ -100,7 +94,7 @@ def text_of(lines: list[str]) -> str:
 
 async def ask(gateway: Gateway) -> str:
     """On a connection of its own, which the kernel gives to one of the workers."""
-    async with httpx.AsyncClient(base_url=gateway.url, timeout=10) as http:
+    async with httpx.AsyncClient(base_url=gateway.url, timeout=60) as http:
         answer = await http.post("/v1/completions", json={"prompt": "p"})
         return answer.json()["choices"][0]["text"]
 
@@ -119,7 +113,7 @@ async def test_metrics_are_of_one_worker_and_not_on_the_shared_port(
 ) -> None:
     """Counters of now one and now the other process would jump up and down."""
     stub.is_running = True
-    async with workers(model_dir, stub) as gateway, httpx.AsyncClient(timeout=10) as http:
+    async with workers(model_dir, stub) as gateway, httpx.AsyncClient(timeout=60) as http:
         for _ in range(6):
             await ask(gateway)
         counts: list[float] = []
@@ -141,7 +135,7 @@ async def test_a_killed_workers_stream_goes_on_through_the_same_port(
     """And the worker comes back, with its id, and takes nothing from whoever resumed."""
     lines: list[str] = []
     owner = ""
-    async with workers(model_dir, stub) as gateway, httpx.AsyncClient(timeout=10) as http:
+    async with workers(model_dir, stub) as gateway, httpx.AsyncClient(timeout=60) as http:
         with contextlib.suppress(httpx.RemoteProtocolError, httpx.ReadError):
             async with http.stream("POST", f"{gateway.url}/v1/completions", json=BODY) as response:
                 stub.step(12)
@@ -170,7 +164,7 @@ async def test_a_client_that_leaves_is_aborted_whichever_worker_it_had(
     async with workers(model_dir, stub) as gateway:
         for count in range(1, 5):
             async with (
-                httpx.AsyncClient(timeout=10) as http,
+                httpx.AsyncClient(timeout=60) as http,
                 http.stream("POST", f"{gateway.url}/v1/completions", json=BODY),
             ):
                 stub.step()
@@ -184,7 +178,7 @@ async def test_sigterm_lets_the_streams_of_all_workers_finish(
     async with workers(model_dir, stub) as gateway, contextlib.AsyncExitStack() as stack:
         responses: list[httpx.Response] = []
         while {request.owner for request in stub.requests.values()} != {"g0.0", "g0.1"}:
-            http = await stack.enter_async_context(httpx.AsyncClient(timeout=10))
+            http = await stack.enter_async_context(httpx.AsyncClient(timeout=60))
             url = f"{gateway.url}/v1/completions"
             responses.append(await stack.enter_async_context(http.stream("POST", url, json=BODY)))
         gateway.process.send_signal(signal.SIGTERM)

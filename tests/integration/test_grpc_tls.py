@@ -40,7 +40,7 @@ async def serving(tls: TlsFiles, health_port: int = 0) -> AsyncIterator[str]:
 
 async def ask(channel: grpc.aio.Channel, service: str = "") -> int:
     stub: Any = health_pb2_grpc.HealthStub(channel)
-    return (await stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=5)).status
+    return (await stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=30)).status
 
 
 async def is_refused(address: str, tls: TlsFiles | None, name: str = SCHEDULER_NAME) -> bool:
@@ -104,7 +104,7 @@ async def test_probes_ask_without_a_certificate(authority: Authority, free_port:
         assert await ask(channel) == Status.SERVING
         assert await ask(channel, SCHEDULER_SERVICE) == Status.NOT_SERVING
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await channel.unary_unary("/segue.v1.SchedulerService/Pause")(b"", timeout=5)
+            await channel.unary_unary("/segue.v1.SchedulerService/Pause")(b"", timeout=30)
         assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 

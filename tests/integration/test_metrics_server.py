@@ -28,13 +28,13 @@ def url(free_port: int) -> Iterator[str]:
 def test_names_keep_their_colon_whoever_asks(url: str, headers: dict[str, str]) -> None:
     """A board asks for segue:steps_total, and segue_steps_total is another name."""
     request = urllib.request.Request(f"{url}/metrics", headers=headers)
-    with urllib.request.urlopen(request, timeout=5) as response:
+    with urllib.request.urlopen(request, timeout=30) as response:
         assert response.headers["Content-Type"].startswith("text/plain; version=0.0.4")
         assert Page.parse(response.read().decode()).total("segue:steps_total") == 3
 
 
 def test_there_is_no_other_page(url: str) -> None:
     with pytest.raises(urllib.error.HTTPError) as refused:
-        urllib.request.urlopen(f"{url}/else", timeout=5)
+        urllib.request.urlopen(f"{url}/else", timeout=30)
     assert refused.value.code == 404
     refused.value.close()

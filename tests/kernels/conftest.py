@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.native_kernels import compiled_kernels
+from tests.native_kernels import compiled_kernels, linear_kind, native
 
-__all__ = ["compiled_kernels"]
+__all__ = ["compiled_kernels", "linear_kind", "native"]

@@ -2,36 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
-from kernels.native import NativeKernels, native_kernels
+from kernels.native import NativeKernels
+from tests.native_kernels import of_many_magnitudes as random
 
 # Outputs and inputs: whole tiles, and what is left over of them.
 SHAPES = [(64, 64), (960, 576), (17, 33), (1, 2), (100, 95)]
 
 
-@pytest.fixture
-def native() -> Iterator[NativeKernels]:
-    kernels = native_kernels()
-    if kernels is None:
-        pytest.skip("there is no compiler here")
-    yield kernels
-    kernels.set_num_threads(torch.get_num_threads())
-
-
-def random(*size: int, seed: int) -> torch.Tensor:
-    """Of many magnitudes, so that another order of summation shows."""
-    generator = torch.Generator().manual_seed(seed)
-    exponents = torch.randint(-6, 7, size, generator=generator)
-    return torch.randn(size, generator=generator) * 2.0**exponents
-
-
 @pytest.mark.parametrize("shape", SHAPES)
 def test_agrees_with_the_exact_product(native: NativeKernels, shape: tuple[int, int]) -> None:
-    weight, bias, x = random(*shape, seed=1), random(shape[0], seed=2), random(35, shape[1], seed=3)
+    weight, bias, x = (
+        random(*shape, seed=1),
+        random(shape[0], seed=2),
+        random(35, shape[1], seed=3),
+    )
     exact = x.double() @ weight.double().T + bias.double()
     scale = x.double().abs() @ weight.double().abs().T + bias.double().abs()
     got = native.linear_float(x, native.pack_linear_float(weight), bias, shape[0])
@@ -42,7 +29,10 @@ def test_agrees_with_the_exact_product(native: NativeKernels, shape: tuple[int, 
 def test_rows_do_not_depend_on_batch_or_threads(
     native: NativeKernels, shape: tuple[int, int]
 ) -> None:
-    packed, x = native.pack_linear_float(random(*shape, seed=4)), random(130, shape[1], seed=5)
+    packed, x = (
+        native.pack_linear_float(random(*shape, seed=4)),
+        random(130, shape[1], seed=5),
+    )
     native.set_num_threads(1)
     together = native.linear_float(x, packed, None, shape[0])
     native.set_num_threads(3)
@@ -54,7 +44,10 @@ def test_rows_do_not_depend_on_batch_or_threads(
 
 def test_nothing_is_written_beside_the_result(native: NativeKernels) -> None:
     """Rows that lie behind each other in memory stay what they are, NaN included."""
-    packed, x = native.pack_linear_float(random(20, 40, seed=6)), random(3, 40, seed=7)
+    packed, x = (
+        native.pack_linear_float(random(20, 40, seed=6)),
+        random(3, 40, seed=7),
+    )
     x[1] = torch.nan
     got = native.linear_float(x, packed, None, 20)
     assert got[1].isnan().all()

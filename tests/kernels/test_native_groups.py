@@ -2,38 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
 from kernels.grouped_weight import METHODS, GroupedWeight, group_weight
-from kernels.native import NativeKernels, native_kernels
+from kernels.native import NativeKernels
 from kernels.native.grouped_records import make_records
-from kernels.native.library import AMX, AVX512_BF16, PORTABLE
+from tests.native_kernels import LINEAR_KINDS, of_many_magnitudes
 
-KINDS = [PORTABLE, AVX512_BF16, AMX]
 # Outputs and inputs: whole tiles and groups, what is left over of them, several chunks of inputs.
 SHAPES = [(64, 64), (960, 576), (17, 33), (48, 1536), (1, 2), (100, 96)]
-
-
-@pytest.fixture(params=KINDS)
-def native(request: pytest.FixtureRequest) -> Iterator[NativeKernels]:
-    kernels = native_kernels()
-    if kernels is None:
-        pytest.skip("there is no compiler here")
-    if not kernels.set_linear(request.param):
-        pytest.skip("this CPU has no such instructions")
-    yield kernels
-    kernels.set_linear(kernels.linear_kind)
-    kernels.set_num_threads(torch.get_num_threads())
-
-
-def random(*size: int, seed: int) -> torch.Tensor:
-    """Of many magnitudes, so that another order of summation shows."""
-    generator = torch.Generator().manual_seed(seed)
-    exponents = torch.randint(-6, 7, size, generator=generator)
-    return (torch.randn(size, generator=generator) * 2.0**exponents).bfloat16()
 
 
 def product(
@@ -42,6 +20,11 @@ def product(
     return native.linear_groups(x, make_records(weight), weight.method, bias, weight.out_features)
 
 
+def random(*size: int, seed: int) -> torch.Tensor:
+    return of_many_magnitudes(*size, seed=seed).bfloat16()
+
+
+@pytest.mark.usefixtures("linear_kind")
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_bits_of_the_weight_that_it_stands_for(
@@ -55,6 +38,7 @@ def test_bits_of_the_weight_that_it_stands_for(
         assert torch.equal(product(native, x[:count], weight, bias), expected)
 
 
+@pytest.mark.usefixtures("linear_kind")
 @pytest.mark.parametrize("method", METHODS)
 def test_rows_do_not_depend_on_batch_or_threads(native: NativeKernels, method: str) -> None:
     weight, x = group_weight(random(100, 1536, seed=4), method), random(130, 1536, seed=5)
@@ -68,17 +52,11 @@ def test_rows_do_not_depend_on_batch_or_threads(native: NativeKernels, method: s
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_all_instructions_unpack_alike(method: str) -> None:
+def test_all_instructions_unpack_alike(native: NativeKernels, method: str) -> None:
     """So that executors on different CPUs hold the same model."""
-    kernels = native_kernels()
-    if kernels is None:
-        pytest.skip("there is no compiler here")
     weight = group_weight(random(40, 64, seed=6) * 2.0**-8, method)
     unit = torch.eye(64, dtype=torch.bfloat16)  # picks each weight, exactly
-    try:
-        for kind in KINDS:
-            if kernels.set_linear(kind):
-                got = product(kernels, unit, weight)
-                assert torch.equal(got.T, weight.dequantized())
-    finally:
-        kernels.set_linear(kernels.linear_kind)
+    for kind in LINEAR_KINDS:
+        if native.set_linear(kind):
+            got = product(native, unit, weight)
+            assert torch.equal(got.T, weight.dequantized())

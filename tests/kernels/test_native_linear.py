@@ -2,36 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
-from kernels.native import NativeKernels, native_kernels
-from kernels.native.library import AMX, AVX512_BF16, PORTABLE
+from kernels.native import NativeKernels
+from tests.native_kernels import of_many_magnitudes
 
-KINDS = [PORTABLE, AVX512_BF16, AMX]
+pytestmark = pytest.mark.usefixtures("linear_kind")
 # Outputs and inputs: whole tiles, and what is left over of them in each direction.
 SHAPES = [(64, 64), (960, 576), (17, 33), (48, 1536), (1, 2), (100, 96)]
 
 
-@pytest.fixture(params=KINDS)
-def native(request: pytest.FixtureRequest) -> Iterator[NativeKernels]:
-    kernels = native_kernels()
-    if kernels is None:
-        pytest.skip("there is no compiler here")
-    if not kernels.set_linear(request.param):
-        pytest.skip("this CPU has no such instructions")
-    yield kernels
-    kernels.set_linear(kernels.linear_kind)
-    kernels.set_num_threads(torch.get_num_threads())
-
-
 def random(*size: int, seed: int) -> torch.Tensor:
-    """Of many magnitudes, so that another order of summation shows."""
-    generator = torch.Generator().manual_seed(seed)
-    exponents = torch.randint(-6, 7, size, generator=generator)
-    return (torch.randn(size, generator=generator) * 2.0**exponents).bfloat16()
+    return of_many_magnitudes(*size, seed=seed).bfloat16()
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -21,14 +21,6 @@ BLOCK_SIZE = 16
 ROWS = [(0, 37), (200, 1), (15, 1), (16, 20), (0, 1), (63, 2)]
 
 
-@pytest.fixture
-def native() -> NativeKernels:
-    found = native_kernels()
-    if found is None:
-        pytest.skip("there is no compiler here")
-    return found
-
-
 def random(*size: int, seed: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.randn(size, generator=torch.Generator().manual_seed(seed)).to(dtype)
 

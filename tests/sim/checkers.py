@@ -108,7 +108,8 @@ class Checkers:
                 ]
             case RequestAborted():
                 client = self.cluster.client_of(event.request_id)
-                if leader.core.owner_of(event.request_id) == event.gateway_id:
+                request = leader.core.state.requests.get(event.request_id)
+                if request is not None and request.owner == event.gateway_id:
                     client.may_be_aborted = True
             case _:
                 pass
