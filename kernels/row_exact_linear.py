@@ -20,7 +20,6 @@ import torch.nn.functional as F
 from kernels.gpu import is_batch_invariant, on_gpu, triton_ops
 from kernels.grouped_weight import GroupedWeight
 from kernels.native import NativeKernels, native_kernels
-from kernels.native.grouped_records import make_records
 from kernels.native.library import DTYPES
 
 Product = Callable[[torch.Tensor], torch.Tensor]
@@ -147,7 +146,7 @@ def native_product(
 def native_grouped_product(
     native: NativeKernels, weight: GroupedWeight, bias: torch.Tensor | None
 ) -> Product:
-    records, method, out_features = make_records(weight), weight.method, weight.out_features
+    records, method, out_features = native.pack_groups(weight), weight.method, weight.out_features
     return lambda x: native.linear_groups(x, records, method, bias, out_features)
 
 

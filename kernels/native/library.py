@@ -12,7 +12,9 @@ from collections.abc import Sequence
 import torch
 
 from kernels.chunk_attention import AttentionShape
-from kernels.grouped_weight import GROUP_SIZE, INT8, Q4_1
+from kernels.grouped_weight import GROUP_SIZE, INT8, Q4_1, GroupedWeight
+from kernels.native.grouped_records import make_records
+from kernels.native.packed_memory import PackedMemory
 
 LANES = 16
 K_STEP = 32
@@ -47,6 +49,7 @@ class NativeKernels:
             function = getattr(library, name)
             function.restype, function.argtypes = result, arguments
         self._library = library
+        self._memory = PackedMemory()
         self.linear_kind = next(k for k in (AMX, AVX512_BF16, PORTABLE) if self.set_linear(k))
 
     def set_num_threads(self, num_threads: int) -> None:
@@ -61,7 +64,7 @@ class NativeKernels:
         weight = weight.contiguous()
         n, k = weight.shape
         blocks, padded_k = -(-n // LANES), -(-k // K_STEP) * K_STEP
-        packed = torch.empty(blocks, padded_k // 2, LANES, 2, dtype=torch.bfloat16)
+        packed = self._memory.empty((blocks, padded_k // 2, LANES, 2), torch.bfloat16)
         self._library.segue_pack_linear(weight.data_ptr(), packed.data_ptr(), n, k, padded_k)
         return packed
 
@@ -82,7 +85,7 @@ class NativeKernels:
         """weight [n, k] float32 -> [ceil(n / 16), k, 16]."""
         weight = weight.contiguous()
         n, k = weight.shape
-        packed = torch.empty(-(-n // LANES), k, LANES)
+        packed = self._memory.empty((-(-n // LANES), k, LANES), torch.float32)
         self._library.segue_pack_linear_float(weight.data_ptr(), packed.data_ptr(), n, k)
         return packed
 
@@ -103,10 +106,13 @@ class NativeKernels:
         )
         return out
 
+    def pack_groups(self, weight: GroupedWeight) -> torch.Tensor:
+        return self._memory.copy_of(make_records(weight))
+
     def linear_groups(
         self,
         x: torch.Tensor,
-        records: torch.Tensor,  # of make_records
+        records: torch.Tensor,  # of pack_groups
         method: str,
         bias: torch.Tensor | None,
         n: int,
