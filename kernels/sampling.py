@@ -47,21 +47,18 @@ def filtered_weights(logits: torch.Tensor, columns: FilterColumns) -> torch.Tens
 def argmax(logits: torch.Tensor) -> torch.Tensor:
     """[n] int64: the lowest id among each row's largest, or of its NaN. Much faster than torch's:
     the block of the largest first, for which the CPU has vector instructions."""
-    num_rows, vocab_size = logits.shape
-    padded = F.pad(logits, (0, -vocab_size % SUM_BLOCK), value=-math.inf)
-    blocks = padded.view(num_rows, -1, SUM_BLOCK)
+    blocks = _in_blocks(logits, filled_with=-math.inf)
     block = blocks.amax(dim=2).argmax(dim=1)
-    return block * SUM_BLOCK + blocks[torch.arange(num_rows), block].argmax(dim=1)
+    return block * SUM_BLOCK + blocks[torch.arange(len(blocks)), block].argmax(dim=1)
 
 
 def draw(weights: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
     """[n] int64: see reference.draw. First the block of the vocabulary, then the token in it."""
-    num_rows, vocab_size = weights.shape
-    blocks = F.pad(weights, (0, -vocab_size % SUM_BLOCK)).view(num_rows, -1, SUM_BLOCK)
+    blocks = _in_blocks(weights, filled_with=0.0)
     cumulative = blocks.sum(dim=2, dtype=torch.float64).cumsum(dim=1)  # [n, num_blocks]
     targets = (uniforms * cumulative[:, -1]).unsqueeze(1)
     block = (cumulative <= targets).sum(dim=1).clamp_max(cumulative.shape[1] - 1)
-    rows = torch.arange(num_rows)
+    rows = torch.arange(len(blocks))
     before = F.pad(cumulative, (1, 0))[rows, block].unsqueeze(1)
     chosen = blocks[rows, block].double()  # [n, SUM_BLOCK]
     in_block = (before + chosen.cumsum(dim=1) <= targets).sum(dim=1)
@@ -131,6 +128,13 @@ def _above(weights: torch.Tensor, thresholds: torch.Tensor) -> torch.Tensor:
 
 def _block_sums(weights: torch.Tensor) -> torch.Tensor:
     """[n] float64. A sum over one long row alone would be split between threads."""
-    padded = F.pad(weights, (0, -weights.shape[1] % SUM_BLOCK))
-    blocks = padded.view(weights.shape[0], -1, SUM_BLOCK)
+    blocks = _in_blocks(weights, filled_with=0.0)
     return blocks.sum(dim=2, dtype=torch.float64).cumsum(dim=1)[:, -1]
+
+
+def _in_blocks(values: torch.Tensor, filled_with: float) -> torch.Tensor:
+    """[n, num_blocks, SUM_BLOCK]; the same memory where the vocabulary has no broken block."""
+    num_missing = -values.shape[1] % SUM_BLOCK
+    if num_missing:
+        values = F.pad(values, (0, num_missing), value=filled_with)
+    return values.reshape(values.shape[0], -1, SUM_BLOCK)

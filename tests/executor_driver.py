@@ -81,10 +81,18 @@ class DrivenRequest:
 
 
 class ExecutorDriver:
-    def __init__(self, model: CausalLM, num_blocks: int = 256, block_size: int = 16) -> None:
-        self._model = RecordingModel(model)
+    def __init__(
+        self,
+        model: CausalLM,
+        num_blocks: int = 256,
+        block_size: int = 16,
+        *,
+        keeps_logits: bool = True,
+    ) -> None:
+        self._recording = RecordingModel(model) if keeps_logits else None
         self.kv_cache = KVCache(model.kv_cache_spec, num_blocks, block_size, num_cpu_blocks=4)
-        self.runner = ModelRunner(self._model, self.kv_cache)
+        self.model = self._recording or model
+        self.runner = ModelRunner(self.model, self.kv_cache)
         self._block_size = block_size
         self._free_blocks = list(range(1, num_blocks))
         self._step_id = 0
@@ -138,9 +146,9 @@ class ExecutorDriver:
         """Schedules so many tokens of each request; who catches up with its tokens samples."""
         output = self.runner.execute(self.plan(num_tokens))
         for index, request_id in enumerate(output.request_ids):
-            assert self._model.logits is not None
-            key = (request_id, output.first_output_indices[index])
-            self.logits[key] = self._model.logits[index].clone()
+            if self._recording is not None and self._recording.logits is not None:
+                key = (request_id, output.first_output_indices[index])
+                self.logits[key] = self._recording.logits[index].clone()
             if request_id in self.requests:
                 self.requests[request_id].token_ids += output.sampled_token_ids[index]
         return output

@@ -62,8 +62,8 @@ def gpu_driver(tiny: Path) -> ExecutorDriver:
     driver = ExecutorDriver(build_model(tiny, read_model_config(tiny), place), BLOCKS)
     spec = driver.kv_cache.spec
     driver.kv_cache = GpuKVCache(spec, BLOCKS, 16, 4, DEVICE)
-    step = GpuStep(driver._model, driver.kv_cache, DEVICE, max_context=128)
-    driver.runner = ModelRunner(driver._model, driver.kv_cache, 0, device=step)
+    step = GpuStep(driver.model, driver.kv_cache, DEVICE, max_context=128)
+    driver.runner = ModelRunner(driver.model, driver.kv_cache, 0, device=step)
     return driver
 
 
