@@ -18,7 +18,13 @@ from kernels.attention_plan import CpuAttentionPlan, plan_cpu_attention
 from kernels.chunk_attention import AttentionShape, choose_tile_tokens
 from kernels.cpu_attention import cpu_paged_attention
 from kernels.gpu import is_batch_invariant, on_gpu, set_batch_invariant, triton_ops
-from kernels.native import NativeAttentionPlan, native_kernels
+from kernels.native import (
+    DecoderLayer,
+    DecoderStep,
+    NativeAttentionPlan,
+    NativeDecoder,
+    native_kernels,
+)
 from kernels.row_exact_linear import RowExactLinear, RowPadding
 from kernels.triton.attention_plan import TritonAttentionPlan, plan_triton_attention
 
@@ -26,6 +32,10 @@ __all__ = [
     "AttentionMetadata",
     "AttentionPlan",
     "AttentionShape",
+    "DecoderLayer",
+    "DecoderStep",
+    "NativeAttentionPlan",
+    "NativeDecoder",
     "RowExactLinear",
     "RowPadding",
     "add_rms_norm",

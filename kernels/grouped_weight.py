@@ -34,6 +34,11 @@ class GroupedWeight:
         return self.codes.shape[0]
 
     @property
+    def dtype(self) -> torch.dtype:
+        """Of the products' inputs and results."""
+        return torch.bfloat16
+
+    @property
     def method(self) -> str:
         return INT8 if self.minima is None else Q4_1
 

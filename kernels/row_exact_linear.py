@@ -19,7 +19,7 @@ import torch.nn.functional as F
 
 from kernels.gpu import is_batch_invariant, on_gpu, triton_ops
 from kernels.grouped_weight import GroupedWeight
-from kernels.native import NativeKernels, native_kernels
+from kernels.native import NativeProduct, native_kernels
 from kernels.native.library import DTYPES
 
 Product = Callable[[torch.Tensor], torch.Tensor]
@@ -84,23 +84,19 @@ class RowExactLinear:
         bias: torch.Tensor | None = None,
         padding: RowPadding | None = None,
     ) -> None:
+        self.native = native_product(weight, bias)
+        if self.native is not None:
+            self._product = self.native
+            self.in_features = self.native.in_features
+            self.dtype = weight.dtype
+            self.row_counts = RowCounts((), is_exact=True)
+            return
         if isinstance(weight, GroupedWeight):
-            native = native_kernels()
-            if native is not None:
-                self.in_features, self.dtype = weight.in_features, torch.bfloat16
-                self._product = native_grouped_product(native, weight, bias)
-                self.row_counts = RowCounts((), is_exact=True)
-                return
             weight = weight.dequantized()
         self.in_features, self.dtype = weight.shape[1], weight.dtype
         if on_gpu(weight):
             self._product = gpu_product(weight, bias)
             self.row_counts = RowCounts((), is_exact=is_batch_invariant())
-            return
-        native = native_kernels()
-        if native is not None and weight.dtype in DTYPES:
-            self._product = native_product(native, weight, bias)
-            self.row_counts = RowCounts((), is_exact=True)
             return
         self._product = packed_product(weight, bias)
         self._padding = padding or RowPadding()
@@ -126,28 +122,19 @@ class RowExactLinear:
         return self._product(self._padding.pad(x, padded_rows))[:num_rows]
 
 
+def native_product(
+    weight: torch.Tensor | GroupedWeight, bias: torch.Tensor | None
+) -> NativeProduct | None:
+    if isinstance(weight, torch.Tensor) and (on_gpu(weight) or weight.dtype not in DTYPES):
+        return None
+    native = native_kernels()
+    return None if native is None else NativeProduct.of(native, weight, bias)
+
+
 def gpu_product(weight: torch.Tensor, bias: torch.Tensor | None) -> Product:
     if is_batch_invariant():
         return lambda x: triton_ops().invariant_linear(x, weight, bias)
     return lambda x: F.linear(x, weight, bias)
-
-
-def native_product(
-    native: NativeKernels, weight: torch.Tensor, bias: torch.Tensor | None
-) -> Product:
-    out_features = weight.shape[0]
-    if weight.dtype is torch.float32:
-        packed = native.pack_linear_float(weight)
-        return lambda x: native.linear_float(x, packed, bias, out_features)
-    packed = native.pack_linear(weight)
-    return lambda x: native.linear(x, packed, bias, out_features)
-
-
-def native_grouped_product(
-    native: NativeKernels, weight: GroupedWeight, bias: torch.Tensor | None
-) -> Product:
-    records, method, out_features = native.pack_groups(weight), weight.method, weight.out_features
-    return lambda x: native.linear_groups(x, records, method, bias, out_features)
 
 
 def packed_product(weight: torch.Tensor, bias: torch.Tensor | None) -> Product:

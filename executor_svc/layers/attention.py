@@ -84,5 +84,9 @@ class Attention:
         ]
         return torch.cat([*normed, values], dim=1)
 
+    @property
+    def has_head_norms(self) -> bool:
+        return self._head_norms is not None
+
     def products(self) -> dict[str, RowExactLinear]:
         return {"qkv_projection": self._qkv_projection, "out_projection": self._out_projection}

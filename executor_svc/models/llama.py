@@ -7,40 +7,21 @@ Knows tensors and Hugging Face's names for them; no request, no cache management
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
 from executor_svc.kv_cache import KVCache, KVCacheSpec
-from executor_svc.layers.attention import Attention, AttentionInput, HeadNorms
+from executor_svc.layers.attention import Attention, HeadNorms
 from executor_svc.layers.mixture_of_experts import MixtureOfExperts
 from executor_svc.layers.mlp import GatedMLP
 from executor_svc.layers.rotary import RotaryTable
 from executor_svc.models.decoder_config import DecoderConfig, ExpertsConfig, read_decoder_config
+from executor_svc.models.decoder_layers import DecoderLayers, LayersInput, LlamaLayer
 from executor_svc.quantization import NONE, hold, hold_head
 from executor_svc.weights import ModelError, Weights
-from kernels import (
-    AttentionMetadata,
-    AttentionShape,
-    RowExactLinear,
-    RowPadding,
-    add_rms_norm,
-    plan_attention,
-    rms_norm,
-)
-
-
-@dataclass(slots=True, frozen=True)
-class LlamaLayer:
-    """Pre-norm attention and feed-forward; the residual runs beside them."""
-
-    input_norm: torch.Tensor  # [hidden_size]
-    attention: Attention
-    post_attention_norm: torch.Tensor  # [hidden_size]
-    mlp: GatedMLP | MixtureOfExperts
-    window: int  # 0: it attends to all that was
+from kernels import AttentionMetadata, AttentionShape, RowExactLinear, RowPadding
 
 
 class LlamaModel:
@@ -58,15 +39,17 @@ class LlamaModel:
         embedding_shape = (config.vocab_size, config.hidden_size)
         self._embedding = weights.get("model.embed_tokens.weight", embedding_shape)
         padding = RowPadding()
-        self._layers = [
+        layers = [
             _load_layer(config, _LayerWeights(weights, index, padding, quantization))
             for index in range(config.num_layers)
         ]
-        self._final_norm = weights.get("model.norm.weight", hidden)
+        self._dtype = dtype
+        final_norm = weights.get("model.norm.weight", hidden)
+        any_blocks = self.attention_shape(block_size=0)
+        self._layers = DecoderLayers(layers, final_norm, any_blocks, config.rms_norm_eps)
         is_tied = config.has_tied_embeddings or "lm_head.weight" not in weights
         head = self._embedding if is_tied else weights.get("lm_head.weight", embedding_shape)
         self._head = RowExactLinear(hold_head(head, quantization), padding=padding)
-        self._dtype = dtype
 
     @property
     def vocab_size(self) -> int:
@@ -88,41 +71,17 @@ class LlamaModel:
         kv_cache: KVCache,
         metadata: AttentionMetadata,
     ) -> torch.Tensor:
-        eps = self._config.rms_norm_eps
-        cos, sin = self._rotary.lookup(positions)
-        shape = self.attention_shape(kv_cache.block_size)
-        steps = {  # by window
-            window: AttentionInput(
-                cos,
-                sin,
-                metadata.slot_mapping,
-                plan_attention(metadata, replace(shape, window=window)),
-            )
-            for window in sorted(set(self._config.windows))
-        }
         # What layers add is summed in float32: in bfloat16 half of the logits' error is this sum's.
         residual = F.embedding(input_ids, self._embedding).float()
-        hidden_states = rms_norm(residual, self._layers[0].input_norm, eps)
-        for index, layer in enumerate(self._layers):
-            attended = layer.attention(
-                hidden_states, kv_cache.key(index), kv_cache.value(index), steps[layer.window]
-            )
-            hidden_states, residual = add_rms_norm(
-                attended, residual, layer.post_attention_norm, eps
-            )
-            is_last = index + 1 == len(self._layers)
-            next_norm = self._final_norm if is_last else self._layers[index + 1].input_norm
-            hidden_states, residual = add_rms_norm(
-                layer.mlp(hidden_states), residual, next_norm, eps
-            )
-        return hidden_states
+        given = LayersInput(self._rotary.lookup(positions), metadata, kv_cache)
+        return self._layers(residual, given)
 
     def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
         return self._head(hidden_states).float()
 
     def products(self) -> dict[str, RowExactLinear]:
         products = {"lm_head": self._head}
-        for layer in self._layers:  # a shape that several layers have is tried once
+        for layer in self._layers.layers:  # a shape that several layers have is tried once
             for name, product in (layer.attention.products() | layer.mlp.products()).items():
                 products.setdefault(name, product)
         return products

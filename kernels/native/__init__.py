@@ -16,9 +16,19 @@ import torch
 
 from kernels.native.attention_plan import NativeAttentionPlan
 from kernels.native.build import BuildError, build_library
+from kernels.native.decoder import DecoderLayer, DecoderStep, NativeDecoder
 from kernels.native.library import NativeKernels
+from kernels.native.product import NativeProduct
 
-__all__ = ["NativeAttentionPlan", "NativeKernels", "native_kernels"]
+__all__ = [
+    "DecoderLayer",
+    "DecoderStep",
+    "NativeAttentionPlan",
+    "NativeDecoder",
+    "NativeKernels",
+    "NativeProduct",
+    "native_kernels",
+]
 
 log = logging.getLogger("segue.kernels")
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "ops.h"
 #include "thread_pool.h"
 #include "vectors.h"
 
@@ -143,7 +144,6 @@ template <class T> bool attend_by_head_dim(const Batch &batch) {
 
 extern "C" {
 
-// As reference.paged_attention. False: not for a head of this size.
 bool segue_paged_attention(bool is_bf16, const void *query, const void *key_cache,
                            const void *value_cache, void *output, const int32_t *cu_seqlens_q,
                            const int32_t *seq_lens, const int32_t *block_tables,

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "ops.h"
 #include "thread_pool.h"
 #include "vectors.h"
 

@@ -38,6 +38,7 @@ _SIGNATURES: dict[str, tuple[object, Sequence[object]]] = {
     "segue_add_rms_norm": (None, [_BOOL, _BOOL, *[_VOID] * 5, _INT, _INT, _FLOAT]),
     "segue_silu_and_mul": (None, [_BOOL, *[_VOID] * 2, *[_INT] * 2]),
     "segue_rotary_and_cache": (None, [_BOOL, *[_VOID] * 7, *[_INT] * 4]),
+    "segue_decoder": (None, [_VOID] * 4),
 }
 
 
@@ -111,9 +112,9 @@ class NativeKernels:
 
     def linear_groups(
         self,
+        kind: int,  # of GROUP_KINDS
         x: torch.Tensor,
         records: torch.Tensor,  # of pack_groups
-        method: str,
         bias: torch.Tensor | None,
         n: int,
     ) -> torch.Tensor:
@@ -122,7 +123,7 @@ class NativeKernels:
         x = _padded(x, padded_k)
         out = torch.empty(x.shape[0], n, dtype=torch.bfloat16)
         self._library.segue_linear_groups(
-            GROUP_KINDS[method],
+            kind,
             x.data_ptr(),
             records.data_ptr(),
             None if bias is None else bias.data_ptr(),
@@ -249,6 +250,16 @@ class NativeKernels:
         )
         assert is_done, "takes_heads was asked"
         return out
+
+    def decoder(
+        self,
+        model: ctypes.Structure,  # these are decoder.py's
+        step: ctypes.Structure,
+        key_caches: ctypes.Array[ctypes.c_void_p],
+        value_caches: ctypes.Array[ctypes.c_void_p],
+    ) -> None:
+        at = ctypes.byref
+        self._library.segue_decoder(at(model), at(step), key_caches, value_caches)
 
 
 def _padded(x: torch.Tensor, padded_k: int) -> torch.Tensor:

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "ops.h"
 #include "thread_pool.h"
 
 TileProduct multiply_tile = nullptr;
@@ -33,7 +34,7 @@ bool segue_set_linear(int kind) {
   return true;
 }
 
-// x [m][k], bias [n] or null -> out [m][n]; k is what the weight was padded to.
+// k is what the weight was padded to.
 void segue_linear(const bf16 *x, const bf16 *packed, const bf16 *bias, bf16 *out, int m, int n,
                   int k) {
   const int num_blocks = num_blocks_of(n);

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "linear.h"
+#include "ops.h"
 #include "thread_pool.h"
 
 namespace {
@@ -71,7 +72,6 @@ void segue_pack_linear_float(const float *weight, float *packed, int n, int k) {
   });
 }
 
-// x [m][k], bias [n] or null -> out [m][n].
 void segue_linear_float(const float *x, const float *packed, const float *bias, float *out, int m,
                         int n, int k) {
   const FloatLinear linear{x, packed, bias, out, m, n, k};

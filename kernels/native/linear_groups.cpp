@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "ops.h"
 #include "thread_pool.h"
 
 namespace {

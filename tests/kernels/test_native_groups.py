@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from kernels.grouped_weight import METHODS, GroupedWeight, group_weight
-from kernels.native import NativeKernels
-from kernels.native.grouped_records import make_records
+from kernels.native import NativeKernels, NativeProduct
 from tests.native_kernels import LINEAR_KINDS, of_many_magnitudes
 
 # Outputs and inputs: whole tiles and groups, what is left over of them, several chunks of inputs.
@@ -17,7 +16,7 @@ SHAPES = [(64, 64), (960, 576), (17, 33), (48, 1536), (1, 2), (100, 96)]
 def product(
     native: NativeKernels, x: torch.Tensor, weight: GroupedWeight, bias: torch.Tensor | None = None
 ) -> torch.Tensor:
-    return native.linear_groups(x, make_records(weight), weight.method, bias, weight.out_features)
+    return NativeProduct.of(native, weight, bias)(x)
 
 
 def random(*size: int, seed: int) -> torch.Tensor:
