@@ -1,18 +1,20 @@
 """Servers that a comparison starts: ours, llama.cpp's, vLLM's; each a process of its own.
 
-Knows their command lines and when they are ready. Invariant: what was started is stopped, by the
-pid that was started, before the next one starts; its output is in a file that an error names.
+Knows their command lines and when they are ready. Invariant: what was started is stopped, and
+what it left behind, before the next one starts; its output is in a file that an error names.
 """
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,7 +72,13 @@ def running(peer: Peer, log: Path) -> Generator[str]:
     command = [part.format(port=port) for part in peer.command]
     with log.open("ab") as out:
         try:
-            process = subprocess.Popen(command, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
+            process = subprocess.Popen(
+                command,
+                stdout=out,
+                stderr=out,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
         except OSError as error:
             raise PeerFailed(f"{peer.name}: {command[0]}: {error.strerror}") from error
     try:
@@ -107,6 +115,9 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+    # vLLM's workers have been seen to outlive it, and would compete with who comes next.
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _last_line(log: Path) -> str:
