@@ -60,32 +60,50 @@ template <class T, int D> class TokenAttention {
   }
 
  private:
-  const T *entry(const void *cache, int key) const {
-    const int64_t block = table_[key / batch_.block_size], slot = key % batch_.block_size;
-    return (const T *)cache +
-           ((block * batch_.block_size + slot) * batch_.num_kv_heads + kv_head_) * D * LANES;
+  // Where in a cache the entries of these keys are.
+  void find(int64_t (&at)[CHUNK_KEYS], int first, int count) const {
+    int block = first / batch_.block_size, slot = first % batch_.block_size;
+    for (int j = 0; j < count; j++) {
+      const int64_t index = (int64_t)table_[block] * batch_.block_size + slot;
+      at[j] = (index * batch_.num_kv_heads + kv_head_) * D * LANES;
+      if (++slot == batch_.block_size) slot = 0, block++;
+    }
   }
 
   void add_chunk(Seen<D> &seen, const f32x16 (&query)[MAX_GROUP_SIZE][D], int first, int count) {
+    int64_t at[CHUNK_KEYS];
     float weights[MAX_GROUP_SIZE][CHUNK_KEYS];
-    for (int j = 0; j < count; j++) {
-      const T *key = entry(batch_.key_cache, first + j);
+    find(at, first, count);
+    for (int j = 0; j < count; j += LANES)
+      score(query, at + j, std::min(LANES, count - j), j, weights);
+    f32x16 values[CHUNK_KEYS][D];
+    for (int j = 0; j < count; j++)
+      for (int d = 0; d < D; d++)
+        values[j][d] = load((const T *)batch_.value_cache + at[j] + d * LANES);
+    for (int g = 0; g < group_size_; g++) {
+      weigh(seen, g, weights[g], count);
+      f32x16 sum[D];
+      for (int d = 0; d < D; d++) sum[d] = seen.weighted[g][d];
+      for (int j = 0; j < count; j++)
+        for (int d = 0; d < D; d++) sum[d] += values[j][d] * weights[g][j];
+      for (int d = 0; d < D; d++) seen.weighted[g][d] = sum[d];
+    }
+  }
+
+  // Of up to sixteen keys.
+  void score(const f32x16 (&query)[MAX_GROUP_SIZE][D], const int64_t *at, int count, int first,
+             float (&scores)[MAX_GROUP_SIZE][CHUNK_KEYS]) const {
+    f32x16 products[MAX_GROUP_SIZE][LANES];
+    for (int j = 0; j < LANES; j++) {
+      const T *key = (const T *)batch_.key_cache + at[std::min(j, count - 1)];
       f32x16 part[D];
       for (int d = 0; d < D; d++) part[d] = load(key + d * LANES);
       for (int g = 0; g < group_size_; g++) {
-        f32x16 products = query[g][0] * part[0];
-        for (int d = 1; d < D; d++) products += query[g][d] * part[d];
-        weights[g][j] = sum(products);
+        products[g][j] = query[g][0] * part[0];
+        for (int d = 1; d < D; d++) products[g][j] += query[g][d] * part[d];
       }
     }
-    for (int g = 0; g < group_size_; g++) weigh(seen, g, weights[g], count);
-    for (int j = 0; j < count; j++) {
-      const T *value = entry(batch_.value_cache, first + j);
-      f32x16 part[D];
-      for (int d = 0; d < D; d++) part[d] = load(value + d * LANES);
-      for (int g = 0; g < group_size_; g++)
-        for (int d = 0; d < D; d++) seen.weighted[g][d] += part[d] * weights[g][j];
-    }
+    for (int g = 0; g < group_size_; g++) store(scores[g] + first, sums(products[g]));
   }
 
   // Scores become weights relative to the highest score so far; what was seen is brought in line.

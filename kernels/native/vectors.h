@@ -69,6 +69,42 @@ static inline float sum(f32x16 v) {
   return lanes[0];
 }
 
+#if defined(__clang__) || __GNUC__ >= 12
+#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (i32x16){__VA_ARGS__})
+#endif
+
+// Steps of `sums`: of each of the 2, 4, 8 or 16 parts that lie side by side in a and b, the upper
+// half is added to the lower.
+static inline f32x16 halves(f32x16 a, f32x16 b) {
+  return SHUFFLE(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23) +
+         SHUFFLE(a, b, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
+}
+
+static inline f32x16 quarters(f32x16 a, f32x16 b) {
+  return SHUFFLE(a, b, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27) +
+         SHUFFLE(a, b, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
+}
+
+static inline f32x16 eighths(f32x16 a, f32x16 b) {
+  return SHUFFLE(a, b, 0, 1, 4, 5, 8, 9, 12, 13, 16, 17, 20, 21, 24, 25, 28, 29) +
+         SHUFFLE(a, b, 2, 3, 6, 7, 10, 11, 14, 15, 18, 19, 22, 23, 26, 27, 30, 31);
+}
+
+static inline f32x16 sixteenths(f32x16 a, f32x16 b) {
+  return SHUFFLE(a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30) +
+         SHUFFLE(a, b, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+}
+
+// sum(v[i]) in lane i, in the same order of summation: a sixteenth of its additions each.
+static inline f32x16 sums(const f32x16 (&v)[LANES]) {
+  f32x16 of_two[8], of_four[4];
+  for (int i = 0; i < 8; i++) of_two[i] = halves(v[2 * i], v[2 * i + 1]);
+  for (int i = 0; i < 4; i++) of_four[i] = quarters(of_two[2 * i], of_two[2 * i + 1]);
+  return sixteenths(eighths(of_four[0], of_four[1]), eighths(of_four[2], of_four[3]));
+}
+
 static inline float largest(f32x16 v) {
   float lanes[LANES];
   store(lanes, v);
