@@ -34,7 +34,7 @@ test: model  ## the suite: unit, sim, conformance, kernels, integration
 	SEEDS=$(SEEDS) $(PYTEST) -q -n 2 --dist worksteal tests/unit tests/sim tests/conformance tests/kernels tests/integration
 
 test-all: model  ## what `make test` leaves out: all processes, faults, packaging, containers
-	@$(MAKE) --no-print-directory -j 2 --output-sync=target test-processes compose-test  # containers mostly wait
+	@$(MAKE) --no-print-directory -j 2 --output-sync=line test-processes compose-test  # containers mostly wait
 
 test-processes: model
 	$(PYTEST) -q -n 2 --dist loadfile --durations=15 tests/e2e tests/chaos
