@@ -5,7 +5,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 SEEDS ?= 500
 TRACES ?= tests/conformance/traces
 
-.PHONY: help setup runtime serve check test test-all test-processes sim conformance e2e chaos compose-test bench protos docs lock clean model
+.PHONY: help setup runtime serve check test test-all sim conformance e2e chaos compose-test bench protos docs lock clean model
 
 help:  ## list these commands
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -34,10 +34,8 @@ test: model  ## the suite: unit, sim, conformance, kernels, integration
 	SEEDS=$(SEEDS) $(PYTEST) -q -n 2 --dist worksteal tests/unit tests/sim tests/conformance tests/kernels tests/integration
 
 test-all: model  ## what `make test` leaves out: all processes, faults, packaging, containers
-	@$(MAKE) --no-print-directory -j 2 --output-sync=line test-processes compose-test  # containers mostly wait
-
-test-processes: model
-	$(PYTEST) -q -n 2 --dist loadfile --durations=15 tests/e2e tests/chaos
+	$(PYTEST) -q -n 2 --dist loadfile tests/e2e tests/chaos
+	$(PYTEST) -q tests/compose
 
 sim: setup  ## simulate SEEDS=100000 histories with faults
 	@$(BIN)/python -m tests.sim.run --seeds $(SEEDS)

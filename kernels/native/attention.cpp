@@ -1,9 +1,11 @@
-// Paged attention of a mixed batch: each (token, key head) on its own, over all keys that it sees.
+// Paged attention of a mixed batch: each query on its own, over all keys that it sees; the keys of a
+// head are unpacked once for some tokens that follow each other.
 // Online softmax over chunks of keys (Milakov & Gimelshein 2018); paged as in vLLM (Kwon et al. 2023).
 // Invariant: which chunks a token meets, and every order of summation in them, depends on its
 // position alone, so its bits do not depend on the batch.
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "ops.h"
 #include "thread_pool.h"
@@ -12,7 +14,9 @@
 namespace {
 
 constexpr int CHUNK_KEYS = 4 * LANES;
-constexpr int MAX_HEAD_VECTORS = 16, MAX_GROUP_SIZE = 32;
+constexpr int MAX_GROUP_SIZE = 32;
+// Queries that share each key once it is unpacked: of one group's heads and several tokens.
+constexpr int MAX_QUERIES = MAX_GROUP_SIZE, MAX_TILE_TOKENS = 8;
 
 struct Batch {
   const void *query, *key_cache, *value_cache;
@@ -20,46 +24,55 @@ struct Batch {
   const int32_t *cu_seqlens_q, *seq_lens, *block_tables;
   int num_rows, max_num_blocks, num_heads, num_kv_heads, head_dim, block_size;
   int window;  // how many keys a token sees, its own included; 0: all
+
+  int group_size() const { return num_heads / num_kv_heads; }
+  // Tokens with a window begin at different keys, so their chunks are no common ones.
+  int tile_tokens() const {
+    return window ? 1 : std::clamp(MAX_QUERIES / group_size(), 1, MAX_TILE_TOKENS);
+  }
 };
 
-// What the query heads of one key head have seen so far.
+// What one query has seen so far.
 template <int D> struct Seen {
-  f32x16 weighted[MAX_GROUP_SIZE][D];
-  float total[MAX_GROUP_SIZE], highest[MAX_GROUP_SIZE];
+  f32x16 weighted[D];
+  float total = 0, highest = -INFINITY;
 };
 
-template <class T, int D> class TokenAttention {
+// Tokens of one row that follow each other, and one key head.
+template <class T, int D> class TileAttention {
  public:
-  TokenAttention(const Batch &batch, int row, int token, int kv_head)
+  TileAttention(const Batch &batch, int row, int first_token, int num_tokens, int kv_head)
       : batch_(batch), table_(batch.block_tables + (int64_t)row * batch.max_num_blocks),
-        kv_head_(kv_head), group_size_(batch.num_heads / batch.num_kv_heads) {
-    const int64_t first = ((int64_t)token * batch.num_heads + kv_head * group_size_) * D * LANES;
-    query_ = (const T *)batch.query + first;
-    output_ = (T *)batch.output + first;
-    num_keys_ = batch.seq_lens[row] - (batch.cu_seqlens_q[row + 1] - token) + 1;
+        kv_head_(kv_head), group_size_(batch.group_size()), num_queries_(num_tokens * group_size_),
+        first_token_(first_token) {
+    num_keys_ = batch.seq_lens[row] - (batch.cu_seqlens_q[row + 1] - first_token) + 1;
     first_key_ = batch.window ? std::max(0, num_keys_ - batch.window) : 0;
   }
 
   void run() {
-    Seen<D> seen;
-    f32x16 query[MAX_GROUP_SIZE][D];
     const float scale = 1.0f / std::sqrt((float)(D * LANES));
-    for (int g = 0; g < group_size_; g++) {
-      seen.total[g] = 0;
-      seen.highest[g] = -INFINITY;
+    for (int q = 0; q < num_queries_; q++)
       for (int d = 0; d < D; d++) {
-        seen.weighted[g][d] = splat(0.0f);
-        query[g][d] = load(query_ + (g * D + d) * LANES) * scale;
+        seen_[q].weighted[d] = splat(0.0f);
+        query_[q][d] = load((const T *)batch_.query + place(q) + d * LANES) * scale;
       }
-    }
-    for (int first = first_key_; first < num_keys_; first += CHUNK_KEYS)
-      add_chunk(seen, query, first, std::min(CHUNK_KEYS, num_keys_ - first));
-    for (int g = 0; g < group_size_; g++)
+    const int most_keys = num_keys(num_queries_ - 1);
+    for (int first = first_key_; first < most_keys; first += CHUNK_KEYS)
+      add_chunk(first, std::min(CHUNK_KEYS, most_keys - first));
+    for (int q = 0; q < num_queries_; q++)
       for (int d = 0; d < D; d++)
-        store(output_ + (g * D + d) * LANES, seen.weighted[g][d] / seen.total[g]);
+        store((T *)batch_.output + place(q) + d * LANES, seen_[q].weighted[d] / seen_[q].total);
   }
 
  private:
+  // Token by token, each with the heads of the group.
+  int64_t place(int q) const {
+    const int64_t token = first_token_ + q / group_size_;
+    return (token * batch_.num_heads + kv_head_ * group_size_ + q % group_size_) * D * LANES;
+  }
+
+  int num_keys(int q) const { return num_keys_ + q / group_size_; }
+
   // Where in a cache the entries of these keys are.
   void find(int64_t (&at)[CHUNK_KEYS], int first, int count) const {
     int block = first / batch_.block_size, slot = first % batch_.block_size;
@@ -70,49 +83,52 @@ template <class T, int D> class TokenAttention {
     }
   }
 
-  void add_chunk(Seen<D> &seen, const f32x16 (&query)[MAX_GROUP_SIZE][D], int first, int count) {
+  void add_chunk(int first, int count) {
     int64_t at[CHUNK_KEYS];
-    float weights[MAX_GROUP_SIZE][CHUNK_KEYS];
+    float weights[MAX_QUERIES][CHUNK_KEYS];
     find(at, first, count);
-    for (int j = 0; j < count; j += LANES)
-      score(query, at + j, std::min(LANES, count - j), j, weights);
+    for (int j = 0; j < count; j += LANES) score(at + j, std::min(LANES, count - j), j, weights);
     f32x16 values[CHUNK_KEYS][D];
-    for (int j = 0; j < count; j++)
-      for (int d = 0; d < D; d++)
-        values[j][d] = load((const T *)batch_.value_cache + at[j] + d * LANES);
-    for (int g = 0; g < group_size_; g++) {
-      weigh(seen, g, weights[g], count);
+    for (int j = 0; j < count; j++) unpack(batch_.value_cache, at[j], values[j]);
+    for (int q = 0; q < num_queries_; q++) {
+      const int num_seen = std::min(count, num_keys(q) - first);
+      if (num_seen <= 0) continue;
+      Seen<D> &seen = seen_[q];
+      weigh(seen, weights[q], num_seen);
       f32x16 sum[D];
-      for (int d = 0; d < D; d++) sum[d] = seen.weighted[g][d];
-      for (int j = 0; j < count; j++)
-        for (int d = 0; d < D; d++) sum[d] += values[j][d] * weights[g][j];
-      for (int d = 0; d < D; d++) seen.weighted[g][d] = sum[d];
+      for (int d = 0; d < D; d++) sum[d] = seen.weighted[d];
+      for (int j = 0; j < num_seen; j++)
+        for (int d = 0; d < D; d++) sum[d] += values[j][d] * weights[q][j];
+      for (int d = 0; d < D; d++) seen.weighted[d] = sum[d];
     }
   }
 
   // Of up to sixteen keys.
-  void score(const f32x16 (&query)[MAX_GROUP_SIZE][D], const int64_t *at, int count, int first,
-             float (&scores)[MAX_GROUP_SIZE][CHUNK_KEYS]) const {
-    f32x16 products[MAX_GROUP_SIZE][LANES];
-    for (int j = 0; j < LANES; j++) {
-      const T *key = (const T *)batch_.key_cache + at[std::min(j, count - 1)];
-      f32x16 part[D];
-      for (int d = 0; d < D; d++) part[d] = load(key + d * LANES);
-      for (int g = 0; g < group_size_; g++) {
-        products[g][j] = query[g][0] * part[0];
-        for (int d = 1; d < D; d++) products[g][j] += query[g][d] * part[d];
+  void score(const int64_t *at, int count, int first,
+             float (&scores)[MAX_QUERIES][CHUNK_KEYS]) const {
+    f32x16 keys[LANES][D];
+    for (int j = 0; j < LANES; j++) unpack(batch_.key_cache, at[std::min(j, count - 1)], keys[j]);
+    for (int q = 0; q < num_queries_; q++) {
+      f32x16 products[LANES];
+      for (int j = 0; j < LANES; j++) {
+        products[j] = query_[q][0] * keys[j][0];
+        for (int d = 1; d < D; d++) products[j] += query_[q][d] * keys[j][d];
       }
+      store(scores[q] + first, sums(products));
     }
-    for (int g = 0; g < group_size_; g++) store(scores[g] + first, sums(products[g]));
+  }
+
+  static void unpack(const void *cache, int64_t at, f32x16 (&entry)[D]) {
+    for (int d = 0; d < D; d++) entry[d] = load((const T *)cache + at + d * LANES);
   }
 
   // Scores become weights relative to the highest score so far; what was seen is brought in line.
-  static void weigh(Seen<D> &seen, int g, float *scores, int count) {
+  static void weigh(Seen<D> &seen, float *scores, int count) {
     const int num_vectors = (count + LANES - 1) / LANES;
     std::fill(scores + count, scores + num_vectors * LANES, -INFINITY);
     f32x16 highest = load(scores);
     for (int i = 1; i < num_vectors; i++) highest = maximum(highest, load(scores + i * LANES));
-    const float before = seen.highest[g], now = std::max(before, largest(highest));
+    const float before = seen.highest, now = std::max(before, largest(highest));
     f32x16 total = splat(0.0f);
     for (int i = 0; i < num_vectors; i++) {
       const f32x16 weight = exponential(load(scores + i * LANES) - now);
@@ -120,27 +136,40 @@ template <class T, int D> class TokenAttention {
       total += weight;
     }
     const float kept = before == -INFINITY ? 0.0f : exponential(splat(before - now))[0];
-    seen.total[g] = seen.total[g] * kept + sum(total);
-    seen.highest[g] = now;
-    for (int d = 0; d < D; d++) seen.weighted[g][d] *= kept;
+    seen.total = seen.total * kept + sum(total);
+    seen.highest = now;
+    for (int d = 0; d < D; d++) seen.weighted[d] *= kept;
   }
 
   const Batch &batch_;
   const int32_t *table_;
-  const int kv_head_, group_size_;
-  const T *query_;
-  T *output_;
-  int first_key_, num_keys_;
+  const int kv_head_, group_size_, num_queries_, first_token_;
+  int first_key_, num_keys_;  // of the first token
+  f32x16 query_[MAX_QUERIES][D];
+  Seen<D> seen_[MAX_QUERIES];
 };
 
+struct TokenTile {
+  int row, first_token, num_tokens;
+};
+
+std::vector<TokenTile> cut(const Batch &batch) {
+  const int tile_tokens = batch.tile_tokens();
+  std::vector<TokenTile> tiles;
+  for (int row = 0; row < batch.num_rows; row++)
+    for (int token = batch.cu_seqlens_q[row]; token < batch.cu_seqlens_q[row + 1];
+         token += tile_tokens)
+      tiles.push_back({row, token, std::min(tile_tokens, batch.cu_seqlens_q[row + 1] - token)});
+  return tiles;
+}
+
 template <class T, int D> void attend(const Batch &batch) {
-  const int num_tokens = batch.cu_seqlens_q[batch.num_rows];
-  run_parts(num_tokens, [&](int token) {
-    const int32_t *after = std::upper_bound(batch.cu_seqlens_q,
-                                            batch.cu_seqlens_q + batch.num_rows + 1, token);
-    const int row = (int)(after - batch.cu_seqlens_q) - 1;
-    for (int head = 0; head < batch.num_kv_heads; head++)
-      TokenAttention<T, D>(batch, row, token, head).run();
+  const std::vector<TokenTile> tiles = cut(batch);
+  run_parts((int)tiles.size() * batch.num_kv_heads, [&](int part) {
+    const TokenTile &tile = tiles[part / batch.num_kv_heads];
+    TileAttention<T, D>(batch, tile.row, tile.first_token, tile.num_tokens,
+                        part % batch.num_kv_heads)
+        .run();
   });
 }
 
@@ -169,7 +198,7 @@ bool segue_paged_attention(bool is_bf16, const void *query, const void *key_cach
   const Batch batch = {query,    key_cache, value_cache,  output,   cu_seqlens_q,
                        seq_lens, block_tables, sizes[0], sizes[1], sizes[2],
                        sizes[3], sizes[4],  sizes[5],     sizes[6]};
-  if (batch.head_dim % LANES != 0 || batch.num_heads / batch.num_kv_heads > MAX_GROUP_SIZE)
+  if (batch.head_dim % LANES != 0 || batch.group_size() > MAX_GROUP_SIZE)
     return false;
   return is_bf16 ? attend_by_head_dim<bf16>(batch) : attend_by_head_dim<float>(batch);
 }
