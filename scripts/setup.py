@@ -60,6 +60,8 @@ def install(locks: list[Path]) -> None:
         pip("install", "--progress-bar", "on", "-r", str(lock))
         if lock == RUNTIME_LOCK:
             pip("install", "--no-deps", "--no-build-isolation", "-e", str(ROOT))
+    compile_packages()
+    for lock in locks:
         stamp_path(lock).write_text(stamp(lock))
 
 
@@ -110,10 +112,18 @@ def is_for_another_system(needed: str) -> bool:
     return bool(systems) and sys.platform not in {system.lower() for system in systems}
 
 
+def compile_packages() -> None:
+    """To bytecode, on all cores; pip would use one. A file that is not for this Python is no error,
+    as it is none to pip."""
+    print("setup: compiling", flush=True)
+    command = [PYTHON, "-m", "compileall", "-qq", "-j", "0", str(VENV / "lib")]
+    subprocess.run(command, check=False)
+
+
 def pip(*arguments: str) -> None:
-    subprocess.run(
-        [PYTHON, "-m", "pip", "--disable-pip-version-check", *arguments], cwd=ROOT, check=True
-    )
+    environ = {**os.environ, "PIP_NO_COMPILE": "1"}  # of what is installed; see compile_packages
+    command = [PYTHON, "-m", "pip", "--disable-pip-version-check", *arguments]
+    subprocess.run(command, cwd=ROOT, env=environ, check=True)
 
 
 def wants_gpu() -> bool:
