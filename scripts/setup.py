@@ -30,6 +30,7 @@ PYTHON = VENV / "bin" / "python"
 RUNTIME_LOCK = ROOT / "requirements.lock"
 DEV_LOCK = ROOT / "requirements-dev.lock"
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+INSTALL = ("install", "--no-compile")  # compile_packages does that
 CUDA_REQUIREMENTS = ("nvidia-", "cuda-", "triton")
 
 
@@ -57,12 +58,11 @@ def install(locks: list[Path]) -> None:
         install_torch()
     for lock in locks:
         print(f"setup: installing {lock.name}", flush=True)
-        pip("install", "--progress-bar", "on", "-r", str(lock))
+        pip(*INSTALL, "--progress-bar", "on", "-r", str(lock))
         if lock == RUNTIME_LOCK:
-            pip("install", "--no-deps", "--no-build-isolation", "-e", str(ROOT))
-    compile_packages()
-    for lock in locks:
+            pip(*INSTALL, "--no-deps", "--no-build-isolation", "-e", str(ROOT))
         stamp_path(lock).write_text(stamp(lock))
+    compile_packages()
 
 
 def install_torch() -> None:
@@ -75,10 +75,10 @@ def install_torch() -> None:
         pip("uninstall", "--yes", "torch")
     elif installed.partition("+")[0] == requirement.partition("==")[2]:
         return
-    arguments = ["install", requirement]
+    arguments = [*INSTALL, requirement]
     if not wants_gpu() and not is_cpu_build(requirement):
         print(f"setup: pip would take a CUDA build; taking the CPU build from {CPU_INDEX}")
-        arguments = ["install", "--no-deps", "--index-url", CPU_INDEX, requirement]
+        arguments = [*INSTALL, "--no-deps", "--index-url", CPU_INDEX, requirement]
     pip(*arguments)
 
 
@@ -121,9 +121,8 @@ def compile_packages() -> None:
 
 
 def pip(*arguments: str) -> None:
-    environ = {**os.environ, "PIP_NO_COMPILE": "1"}  # of what is installed; see compile_packages
     command = [PYTHON, "-m", "pip", "--disable-pip-version-check", *arguments]
-    subprocess.run(command, cwd=ROOT, env=environ, check=True)
+    subprocess.run(command, cwd=ROOT, check=True)
 
 
 def wants_gpu() -> bool:

@@ -14,6 +14,7 @@ import torch
 from kernels.native import NativeKernels, native_kernels
 from kernels.native.library import AMX, AVX512_BF16, PORTABLE
 
+NUM_THREADS = 3
 LINEAR_KINDS = (PORTABLE, AVX512_BF16, AMX)
 
 
@@ -24,10 +25,11 @@ def compiled_kernels() -> None:
 
 @pytest.fixture
 def native() -> Iterator[NativeKernels]:
-    """With the best instructions and all threads; a test may choose others."""
+    """With the best instructions, on three threads; a test may choose others."""
     kernels = native_kernels()
     if kernels is None:
         pytest.skip("there is no compiler here")
+    kernels.set_num_threads(NUM_THREADS)
     yield kernels
     kernels.set_linear(kernels.linear_kind)
     kernels.set_num_threads(torch.get_num_threads())

@@ -2,8 +2,6 @@
 // call them, with nothing between two of them. A step of few tokens is made of hundreds of ops of
 // some microseconds each, so what lies between them counts.
 // Knows no arithmetic of its own. Invariant: the bits are those of the same ops called one by one.
-#include <memory>
-
 #include "groups.h"
 #include "ops.h"
 
@@ -36,6 +34,7 @@ struct Step {
   const void *cos, *sin;
   const int64_t *slots;
   const int32_t *cu_seqlens_q, *seq_lens, *block_tables;
+  void *qkv, *query, *attended, *added, *gate_up, *activated;  // rows of what their names say
   int32_t num_tokens, num_rows, max_num_blocks, block_size;
 };
 
@@ -52,22 +51,6 @@ void multiply(const Linear &linear, const void *x, void *out, int m) {
                         (const bf16 *)linear.bias, (bf16 *)out, m, n, k);
 }
 
-class Memory {
- public:
-  Memory(int64_t num_tokens, bool is_bf16)
-      : num_tokens_(num_tokens), item_size_(is_bf16 ? sizeof(bf16) : sizeof(float)) {}
-
-  void *rows(int64_t size) {
-    parts_[num_parts_].reset(new char[num_tokens_ * size * item_size_]);
-    return parts_[num_parts_++].get();
-  }
-
- private:
-  const int64_t num_tokens_, item_size_;
-  int num_parts_ = 0;
-  std::unique_ptr<char[]> parts_[6];
-};
-
 }  // namespace
 
 extern "C" {
@@ -79,29 +62,24 @@ void segue_decoder(const Model *model, const Step *step, void *const *key_caches
   const int tokens = step->num_tokens, hidden_size = model->hidden_size;
   const bool is_bf16 = model->is_bf16;
   const int inner_size = layers[0].down.num_inputs;
-  const int64_t query_size = layers[0].out.num_inputs;
-  Memory memory(tokens, is_bf16);
-  void *qkv = memory.rows(layers[0].qkv.num_outputs), *query = memory.rows(query_size);
-  void *attended = memory.rows(query_size), *x = memory.rows(hidden_size);
-  void *gate_up = memory.rows(2 * (int64_t)inner_size), *activated = memory.rows(inner_size);
   for (int i = 0; i < model->num_layers; i++) {
     const Layer &layer = layers[i];
     const int32_t sizes[] = {step->num_rows,      step->max_num_blocks, model->num_heads,
                              model->num_kv_heads, model->head_dim,      step->block_size,
                              layer.window};
-    multiply(layer.qkv, step->hidden, qkv, tokens);
-    segue_rotary_and_cache(is_bf16, qkv, step->cos, step->sin, query, key_caches[i],
+    multiply(layer.qkv, step->hidden, step->qkv, tokens);
+    segue_rotary_and_cache(is_bf16, step->qkv, step->cos, step->sin, step->query, key_caches[i],
                            value_caches[i], step->slots, tokens, model->num_heads,
                            model->num_kv_heads, model->head_dim);
-    segue_paged_attention(is_bf16, query, key_caches[i], value_caches[i], attended,
+    segue_paged_attention(is_bf16, step->query, key_caches[i], value_caches[i], step->attended,
                           step->cu_seqlens_q, step->seq_lens, step->block_tables, sizes);
-    multiply(layer.out, attended, x, tokens);
-    segue_add_rms_norm(is_bf16, false, x, step->residual, layer.post_attention_norm,
+    multiply(layer.out, step->attended, step->added, tokens);
+    segue_add_rms_norm(is_bf16, false, step->added, step->residual, layer.post_attention_norm,
                        step->residual, step->hidden, tokens, hidden_size, model->eps);
-    multiply(layer.gate_up, step->hidden, gate_up, tokens);
-    segue_silu_and_mul(is_bf16, gate_up, activated, tokens, inner_size);
-    multiply(layer.down, activated, x, tokens);
-    segue_add_rms_norm(is_bf16, false, x, step->residual, layer.next_norm, step->residual,
+    multiply(layer.gate_up, step->hidden, step->gate_up, tokens);
+    segue_silu_and_mul(is_bf16, step->gate_up, step->activated, tokens, inner_size);
+    multiply(layer.down, step->activated, step->added, tokens);
+    segue_add_rms_norm(is_bf16, false, step->added, step->residual, layer.next_norm, step->residual,
                        step->hidden, tokens, hidden_size, model->eps);
   }
 }

@@ -79,6 +79,7 @@ class _Step(ctypes.Structure):
     _fields_ = (
         *((name, _VOID) for name in ("hidden", "residual", "cos", "sin", "slots")),
         *((name, _VOID) for name in ("cu_seqlens_q", "seq_lens", "block_tables")),
+        *((name, _VOID) for name in ("qkv", "query", "attended", "added", "gate_up", "activated")),
         *((name, _INT) for name in ("num_tokens", "num_rows", "max_num_blocks")),
         ("block_size", _INT),
     )
@@ -91,6 +92,17 @@ class NativeDecoder:
         """Of layers and heads for which `takes` is true; the block size is the step's."""
         self._kernels = layers[0].qkv.kernels
         self._layers = list(layers)  # their tensors are what the structures point to
+        first = layers[0]
+        query_size, inner_size = first.out.in_features, first.down.in_features
+        # What lies between two ops, in the order of _Step.
+        self._row_sizes = (
+            first.qkv.out_features,
+            query_size,
+            query_size,
+            first.out.out_features,
+            first.gate_up.out_features,
+            inner_size,
+        )
         self._structures = (_Layer * len(layers))(*map(_layer, layers))
         self._model = _Model(
             self._structures,
@@ -120,11 +132,13 @@ class NativeDecoder:
         """The hidden states behind the last norm, where they were."""
         cos, sin = step.rotation
         batch = step.plan.batch
-        pointers = (step.hidden_states, step.residual, cos, sin, step.slot_mapping, *batch)
-        assert all(tensor.is_contiguous() for tensor in pointers)
+        num_tokens = step.hidden_states.shape[0]
+        scratch = [step.hidden_states.new_empty(num_tokens, size) for size in self._row_sizes]
+        given = (step.hidden_states, step.residual, cos, sin, step.slot_mapping, *batch)
+        assert all(tensor.is_contiguous() for tensor in given)
         structure = _Step(
-            *(tensor.data_ptr() for tensor in pointers),
-            step.hidden_states.shape[0],
+            *(tensor.data_ptr() for tensor in (*given, *scratch)),
+            num_tokens,
             *batch[2].shape,
             step.key_caches[0].shape[1],
         )

@@ -43,7 +43,7 @@ _SIGNATURES: dict[str, tuple[object, Sequence[object]]] = {
 
 
 class NativeKernels:
-    """Not for two threads at a time to gain anything: the calls wait for each other."""
+    """Products and ops wait for each other where two threads call; packing is for one thread."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         for name, (result, arguments) in _SIGNATURES.items():

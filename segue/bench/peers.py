@@ -109,15 +109,16 @@ def _answers(url: str) -> bool:
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
     try:
+        process.terminate()
         process.wait(STOP_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-    # vLLM's workers have been seen to outlive it, and would compete with who comes next.
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
+    finally:
+        # vLLM's workers have been seen to outlive it, and would compete with who comes next.
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def _last_line(log: Path) -> str:

@@ -52,7 +52,7 @@ def read_until_killed(
     gate.allow(MOST_STEPS)
     try:
         with (
-            pytest.raises(httpx.HTTPError),
+            pytest.raises((httpx.RemoteProtocolError, httpx.ReadError)),
             httpx.stream("POST", url, json=body(served), timeout=60) as response,
         ):
             for line in response.iter_lines():
@@ -62,6 +62,7 @@ def read_until_killed(
                     is_killed = True
     finally:
         gate.open()
+    assert is_killed
     assert seen.finish_reason is None
     return seen
 

@@ -23,12 +23,15 @@ LENGTHS = [140, 5, 33, 16, 64, 20, 12, 80]
 LONG = 277  # three chunks of keys
 
 
+WIDER = {"hidden_size": 192}  # heads of 32: all layers are one call of the compiled kernels
 TINY_MODELS: dict[str, dict[str, Any]] = {
     # Scaled positions are another table, and no other arithmetic.
     **{name: changes for name, changes in FAMILIES.items() if name != "llama3"},
+    "mistral": FAMILIES["mistral"] | WIDER,
+    "qwen2": FAMILIES["qwen2"] | WIDER,
     "grouped": {},
     "multi_head": {"num_attention_heads": 4, "num_key_value_heads": 4},
-    "untied": {"tie_word_embeddings": False, "hidden_size": 192},
+    "untied": {"tie_word_embeddings": False} | WIDER,
 }
 QUANTIZED_MODELS = ("grouped", "untied", "qwen2", "qwen3_moe")
 Logits = dict[int, torch.Tensor]  # by output index

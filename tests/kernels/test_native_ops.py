@@ -65,20 +65,22 @@ def test_attention(
     limit = TOLERANCE[dtype]
     torch.testing.assert_close(got, expected, rtol=limit, atol=limit)
 
-    # A token of a long row, alone: as if the others did not exist.
-    row = 1
-    alone = AttentionMetadata(
-        torch.tensor([0, 1], dtype=torch.int32),
-        metadata.seq_lens[row : row + 1],
-        metadata.block_tables[row : row + 1].clone(),
-        metadata.slot_mapping,
-        1,
-        int(metadata.seq_lens[row]),
-    )
-    token = int(metadata.cu_seqlens_q[row])
-    plan = NativeAttentionPlan.of(alone, shape, native)
-    again = plan.attend(query[token : token + 1], keys, values)
-    assert torch.equal(again[0], got[token])
+    # A row's only token, and one from the middle of a row, alone: as if the others did not exist.
+    for row, offset in ((1, 0), (0, 11)):
+        token = int(metadata.cu_seqlens_q[row]) + offset
+        num_behind = int(metadata.cu_seqlens_q[row + 1]) - 1 - token
+        seq_lens = metadata.seq_lens[row : row + 1] - num_behind
+        alone = AttentionMetadata(
+            torch.tensor([0, 1], dtype=torch.int32),
+            seq_lens,
+            metadata.block_tables[row : row + 1].clone(),
+            metadata.slot_mapping,
+            1,
+            int(seq_lens[0]),
+        )
+        plan = NativeAttentionPlan.of(alone, shape, native)
+        again = plan.attend(query[token : token + 1], keys, values)
+        assert torch.equal(again[0], got[token])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
