@@ -101,6 +101,7 @@ async def test_sigterm_refuses_new_requests_and_lets_running_ones_finish(
             rest = [_text(line) async for line in lines if line.startswith("data: {")]
         async with asyncio.timeout(5):
             code = await gateway.end()
+        await stub.until(lambda: stub.goodbyes)  # what is on its way when it ends
 
     assert "".join(rest) == TEXT[3:]
     assert code == 0

@@ -188,6 +188,7 @@ async def test_sigterm_lets_the_streams_of_all_workers_finish(
         for response in responses:
             assert text_of([line async for line in response.aiter_lines()]) == TEXT
         assert await gateway.process.wait() == 0
+        await stub.until(lambda: len(stub.goodbyes) == 2)  # what is on its way when they end
     assert stub.goodbyes == ["the gateway is stopping"] * 2
 
 
