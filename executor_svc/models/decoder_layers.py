@@ -21,6 +21,7 @@ from kernels import (
     DecoderStep,
     NativeAttentionPlan,
     NativeDecoder,
+    RowExactLinear,
     add_rms_norm,
     plan_attention,
     rms_norm,
@@ -36,6 +37,9 @@ class LlamaLayer:
     post_attention_norm: torch.Tensor  # [hidden_size]
     mlp: GatedMLP | MixtureOfExperts
     window: int  # 0: it attends to all that was
+
+    def products(self) -> dict[str, RowExactLinear]:
+        return self.attention.products() | self.mlp.products()
 
 
 @dataclass(slots=True, frozen=True)
@@ -122,8 +126,7 @@ def _native_layer(layer: LlamaLayer, next_norm: torch.Tensor) -> DecoderLayer | 
     """None: something in it is not a compiled op."""
     if isinstance(layer.mlp, MixtureOfExperts) or layer.attention.has_head_norms:
         return None
-    products = layer.attention.products() | layer.mlp.products()
-    native = {name: product.native for name, product in products.items()}
+    native = {name: product.native for name, product in layer.products().items()}
     qkv, out = native["qkv_projection"], native["out_projection"]
     gate_up, down = native["gate_up_projection"], native["down_projection"]
     if qkv is None or out is None or gate_up is None or down is None:

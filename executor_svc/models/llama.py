@@ -82,7 +82,7 @@ class LlamaModel:
     def products(self) -> dict[str, RowExactLinear]:
         products = {"lm_head": self._head}
         for layer in self._layers.layers:  # a shape that several layers have is tried once
-            for name, product in (layer.attention.products() | layer.mlp.products()).items():
+            for name, product in layer.products().items():
                 products.setdefault(name, product)
         return products
 

@@ -14,7 +14,7 @@ import torch
 
 from kernels.chunk_attention import AttentionShape
 from kernels.native.attention_plan import NativeAttentionPlan
-from kernels.native.library import DTYPES, LANES
+from kernels.native.library import DTYPES, fits_halves, fits_rotation, fits_rows
 from kernels.native.product import NativeProduct
 
 _INT, _VOID, _FLOAT, _BOOL = ctypes.c_int32, ctypes.c_void_p, ctypes.c_float, ctypes.c_bool
@@ -122,9 +122,9 @@ class NativeDecoder:
         return (
             shape.dtype in DTYPES
             and first.qkv.kernels.takes_heads(shape)
-            and shape.head_dim % (2 * LANES) == 0
-            and first.next_norm.shape[0] % LANES == 0
-            and first.down.in_features % LANES == 0
+            and fits_rotation(shape.head_dim)
+            and fits_rows(first.next_norm.shape[0])
+            and fits_halves(first.gate_up.out_features)
             and not any(product.is_padded for layer in layers for product in layer.products)
         )
 

@@ -137,7 +137,7 @@ class NativeKernels:
     def takes_rows(self, x: torch.Tensor, weight: torch.Tensor) -> bool:
         """Whether norms of these rows are here: of the weight's dtype, or wider."""
         is_known = x.dtype in (weight.dtype, torch.float32) and weight.dtype in DTYPES
-        return _is_plain(x) and is_known and x.shape[-1] % LANES == 0
+        return _is_plain(x) and is_known and fits_rows(x.shape[-1])
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         x = x.contiguous()
@@ -182,10 +182,10 @@ class NativeKernels:
 
     def takes_halves(self, x: torch.Tensor) -> bool:
         """Whether the activation of these rows of gate and up is here."""
-        return _is_plain(x) and x.shape[-1] % (2 * LANES) == 0
+        return _is_plain(x) and fits_halves(x.shape[-1])
 
     def takes_rotation(self, qkv: torch.Tensor) -> bool:
-        return _is_plain(qkv) and qkv.shape[-1] % (2 * LANES) == 0
+        return _is_plain(qkv) and fits_rotation(qkv.shape[-1])
 
     def takes_heads(self, shape: AttentionShape) -> bool:
         """Whether attention of heads of this shape is here."""
@@ -260,6 +260,21 @@ class NativeKernels:
     ) -> None:
         at = ctypes.byref
         self._library.segue_decoder(at(model), at(step), key_caches, value_caches)
+
+
+def fits_rows(size: int) -> bool:
+    """Of what norms take."""
+    return size % LANES == 0
+
+
+def fits_halves(size: int) -> bool:
+    """Of gate and up side by side."""
+    return size % (2 * LANES) == 0
+
+
+def fits_rotation(head_dim: int) -> bool:
+    """Its halves are turned together."""
+    return head_dim % (2 * LANES) == 0
 
 
 def _padded(x: torch.Tensor, padded_k: int) -> torch.Tensor:
