@@ -118,6 +118,7 @@ def _read_lane(page: Readings, lane: Lane) -> None:
         return
     engine, capacity = lane.executor_id, lane.capacity
     num_usable, num_free = lane.policy.num_usable_blocks(), lane.policy.num_free_blocks()
+    page.set("segue:steps_in_flight", len(lane.planned), engine=engine)
     page.set("segue:kv_blocks_usable", num_usable, engine=engine)
     page.set("segue:kv_blocks_free", num_free, engine=engine)
     usage = 1 - num_free / num_usable if num_usable else 0

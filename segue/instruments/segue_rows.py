@@ -52,6 +52,13 @@ SEGUE_SCHEDULER = (
         ENGINE,
         "once an executor has connected",
     ),
+    gauge(
+        SCHEDULER,
+        "segue:steps_in_flight",
+        "Steps whose result has not been taken.",
+        ENGINE,
+        "once an executor has connected",
+    ),
     _total("steps", "Steps whose result was taken."),
     _total("commits", "Commits that are done."),
     _total("tokens_emitted", "Tokens sent to gateways."),

@@ -20,7 +20,12 @@ from tests.served import Served, wait_until
 async def held_streams(
     served: Served, gate: StepGate, asked: list[Ask], leader: str = "scheduler-0"
 ) -> AsyncIterator[Streams]:
-    """Streams of which each has begun, with the gate closed. It is opened at the end."""
+    """Streams of which each has begun, with the gate closed. It is opened at the end.
+
+    A step of earlier requests would take what is allowed to one of these, and give no token: one
+    may be under way when its requests have ended, since drafts end them sooner than was planned.
+    """
+    await asyncio.to_thread(wait_until, lambda: _is_idle(served, leader), "no step is under way")
     gate.close()
     try:
         async with Streams(served, asked) as streams:
@@ -38,6 +43,10 @@ async def held_streams(
 def _num_known(served: Served, leader: str) -> float:
     metrics = served.metrics(leader)
     return metrics["vllm:num_requests_running"] + metrics["vllm:num_requests_waiting"]
+
+
+def _is_idle(served: Served, leader: str) -> bool:
+    return _num_known(served, leader) == served.metrics(leader)["segue:steps_in_flight"] == 0
 
 
 async def let_run(streams: Streams, gate: StepGate, *, num_steps: int, num_tokens: int) -> None:
