@@ -1,8 +1,8 @@
 """rotel, an OpenTelemetry collector in Rust, between our services and whoever looks at spans.
 
-`pip install rotel` anywhere, and `SEGUE_ROTEL_AGENT` for where its `rotel-agent` is if that is not
-this environment; it is no dependency. Knows its command line; knows nothing about Segue. Invariant:
-it binds to 127.0.0.1, and nothing outlives `stop`.
+`make setup` installs it where there is a wheel; elsewhere `SEGUE_ROTEL_AGENT` says where a
+`rotel-agent` is. Knows its command line; knows nothing about Segue. Invariant: it binds to
+127.0.0.1, and nothing outlives `stop`.
 """
 
 from __future__ import annotations
