@@ -137,11 +137,12 @@ def _feed_forward(config: DecoderConfig, index: int, random: _Random) -> dict[st
     hidden, inner = config.hidden_size, config.intermediate_size
     experts = config.experts
     if experts is None or not experts.is_sparse[index]:
-        return {
-            "mlp.gate_proj.weight": random.weight(inner, hidden),
-            "mlp.up_proj.weight": random.weight(inner, hidden),
-            "mlp.down_proj.weight": random.weight(hidden, inner),
-        }
+        sizes = {"gate": (inner, hidden), "up": (inner, hidden), "down": (hidden, inner)}
+        dense = {f"mlp.{name}_proj.weight": random.weight(*size) for name, size in sizes.items()}
+        if config.has_mlp_bias:
+            for name, size in sizes.items():
+                dense[f"mlp.{name}_proj.bias"] = random.weight(size[0])
+        return dense
     names, inner = experts.names, experts.intermediate_size
     tensors = {f"{names.block}.gate.weight": random.weight(experts.num_experts, hidden) * 4}
     for expert in range(experts.num_experts):

@@ -90,17 +90,34 @@ template <class T, int D> class TileAttention {
     for (int j = 0; j < count; j += LANES) score(at + j, std::min(LANES, count - j), j, weights);
     f32x16 values[CHUNK_KEYS][D];
     for (int j = 0; j < count; j++) unpack(batch_.value_cache, at[j], values[j]);
-    for (int q = 0; q < num_queries_; q++) {
+    for (int q = 0; q < num_queries_; q += group_size_) {
       const int num_seen = std::min(count, num_keys(q) - first);
-      if (num_seen <= 0) continue;
-      Seen<D> &seen = seen_[q];
-      weigh(seen, weights[q], num_seen);
-      f32x16 sum[D];
-      for (int d = 0; d < D; d++) sum[d] = seen.weighted[d];
-      for (int j = 0; j < num_seen; j++)
-        for (int d = 0; d < D; d++) sum[d] += values[j][d] * weights[q][j];
-      for (int d = 0; d < D; d++) seen.weighted[d] = sum[d];
+      if (num_seen > 0) add_token(q, num_seen, values, weights);
     }
+  }
+
+  // The queries of one token, which see the same keys.
+  void add_token(int first_query, int num_seen, const f32x16 (&values)[CHUNK_KEYS][D],
+                 float (&weights)[MAX_QUERIES][CHUNK_KEYS]) {
+    const int end = first_query + group_size_;
+    for (int q = first_query; q < end; q++) weigh(seen_[q], weights[q], num_seen);
+    int q = first_query;
+    for (; q + TOGETHER <= end; q += TOGETHER) add<TOGETHER>(q, num_seen, values, weights + q);
+    for (; q < end; q++) add<1>(q, num_seen, values, weights + q);
+  }
+
+  // A sum waits for the one before it, so one query alone leaves half of a core idle.
+  template <int Q>
+  void add(int q, int num_seen, const f32x16 (&values)[CHUNK_KEYS][D],
+           const float (*weights)[CHUNK_KEYS]) {
+    f32x16 sum[Q][D];
+    for (int i = 0; i < Q; i++)
+      for (int d = 0; d < D; d++) sum[i][d] = seen_[q + i].weighted[d];
+    for (int j = 0; j < num_seen; j++)
+      for (int i = 0; i < Q; i++)
+        for (int d = 0; d < D; d++) sum[i][d] += values[j][d] * weights[i][j];
+    for (int i = 0; i < Q; i++)
+      for (int d = 0; d < D; d++) seen_[q + i].weighted[d] = sum[i][d];
   }
 
   // Of up to sixteen keys.
@@ -140,6 +157,8 @@ template <class T, int D> class TileAttention {
     seen.highest = now;
     for (int d = 0; d < D; d++) seen.weighted[d] *= kept;
   }
+
+  static constexpr int TOGETHER = D <= 8 ? 3 : 1;  // whose sums stay in registers
 
   const Batch &batch_;
   const int32_t *table_;

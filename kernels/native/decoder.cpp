@@ -51,6 +51,24 @@ void multiply(const Linear &linear, const void *x, void *out, int m) {
                         (const bf16 *)linear.bias, (bf16 *)out, m, n, k);
 }
 
+// gate_up: room for what is not activated yet, where the two are not one.
+void multiply_gated(const Linear &linear, bool is_bf16, const void *x, void *gate_up, void *out,
+                    int m) {
+  const int n = linear.num_outputs / 2, k = linear.num_inputs;
+  const bf16 *bias = (const bf16 *)linear.bias;
+  if (linear.kind == BFLOAT16) {
+    if (segue_gated_linear((const bf16 *)x, (const bf16 *)linear.weight, bias, (bf16 *)out, m, n,
+                           k))
+      return;
+  } else if (linear.kind != FLOAT) {
+    if (segue_gated_linear_groups(linear.kind, (const bf16 *)x, (const uint8_t *)linear.weight,
+                                  bias, (bf16 *)out, m, n, k))
+      return;
+  }
+  multiply(linear, x, gate_up, m);
+  segue_silu_and_mul(is_bf16, gate_up, out, m, n);
+}
+
 }  // namespace
 
 extern "C" {
@@ -61,7 +79,6 @@ void segue_decoder(const Model *model, const Step *step, void *const *key_caches
   const Layer *layers = model->layers;
   const int tokens = step->num_tokens, hidden_size = model->hidden_size;
   const bool is_bf16 = model->is_bf16;
-  const int inner_size = layers[0].down.num_inputs;
   for (int i = 0; i < model->num_layers; i++) {
     const Layer &layer = layers[i];
     const int32_t sizes[] = {step->num_rows,      step->max_num_blocks, model->num_heads,
@@ -76,8 +93,7 @@ void segue_decoder(const Model *model, const Step *step, void *const *key_caches
     multiply(layer.out, step->attended, step->added, tokens);
     segue_add_rms_norm(is_bf16, false, step->added, step->residual, layer.post_attention_norm,
                        step->residual, step->hidden, tokens, hidden_size, model->eps);
-    multiply(layer.gate_up, step->hidden, step->gate_up, tokens);
-    segue_silu_and_mul(is_bf16, step->gate_up, step->activated, tokens, inner_size);
+    multiply_gated(layer.gate_up, is_bf16, step->hidden, step->gate_up, step->activated, tokens);
     multiply(layer.down, step->activated, step->added, tokens);
     segue_add_rms_norm(is_bf16, false, step->added, step->residual, layer.next_norm, step->residual,
                        step->hidden, tokens, hidden_size, model->eps);

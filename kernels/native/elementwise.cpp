@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "activation.h"
 #include "ops.h"
 #include "thread_pool.h"
-#include "vectors.h"
 
 namespace {
 
@@ -40,11 +40,8 @@ void norm_row(const T *x, const R *residual, const T *weight, R *added, T *out, 
 }
 
 template <class T> void activate_row(const T *x, T *out, int size) {
-  for (int i = 0; i < size; i += LANES) {
-    const f32x16 gate = load(x + i);
-    const f32x16 activated = rounded(gate / (exponential(-gate) + 1.0f), x);
-    store(out + i, activated * load(x + size + i));
-  }
+  for (int i = 0; i < size; i += LANES)
+    store(out + i, silu_and_mul(load(x + i), load(x + size + i), x));
 }
 
 struct Heads {

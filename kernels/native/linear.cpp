@@ -4,25 +4,39 @@
 
 #include <algorithm>
 
+#include "linear_panel.h"
 #include "ops.h"
 #include "thread_pool.h"
 
 TileProduct multiply_tile = nullptr;
 
-void write_row(bf16 *out, const float *row, const bf16 *bias, int n) {
-  int i = 0;
-  for (; i + LANES <= n; i += LANES) {
-    const f32x16 value = load(row + i);
-    store(out + i, bias ? value + load(bias + i) : value);
+namespace {
+
+struct Packed {
+  const bf16 *weight;
+  int k;
+
+  const bf16 *block(int index) const { return weight + (int64_t)index * k * LANES; }
+
+  // `ahead` blocks further is what this core takes next, if no other does; 0: nothing is.
+  Panel panel(const bf16 *x, int m, int left, int right, int ahead) const {
+    const bool has_next = ahead > 0;
+    return {x, block(left), block(right), m, k, has_next ? block(left + ahead) : nullptr,
+            has_next ? block(right + ahead) : nullptr};
   }
-  if (i == n) return;
-  bf16 rest[LANES];
-  bf16 rest_of_bias[LANES] = {};
-  if (bias) std::copy(bias + i, bias + n, rest_of_bias);
-  const f32x16 value = load(row + i);
-  store(rest, bias ? value + load(rest_of_bias) : value);
-  std::copy(rest, rest + (n - i), out + i);
+};
+
+void multiply_many_rows(const bf16 *x, const Packed &packed, const bf16 *bias, bf16 *out, int m,
+                        int n) {
+  const int num_blocks = num_blocks_of(n), ahead = 2 * num_threads();
+  run_parts((num_blocks + 1) / 2, [&](int part) {
+    const int left = 2 * part, right = std::min(left + 1, num_blocks - 1);
+    multiply_panel(packed.panel(x, m, left, right, right + ahead < num_blocks ? ahead : 0),
+                   side_by_side(out, bias, left * LANES, n));
+  });
 }
+
+}  // namespace
 
 extern "C" {
 
@@ -37,23 +51,30 @@ bool segue_set_linear(int kind) {
 // k is what the weight was padded to.
 void segue_linear(const bf16 *x, const bf16 *packed, const bf16 *bias, bf16 *out, int m, int n,
                   int k) {
+  if (has_many_rows(m)) return multiply_many_rows(x, {packed, k}, bias, out, m, n);
   const int num_blocks = num_blocks_of(n);
-  // For few rows a part reads its weights once; for many, x stays in the cache of each core.
   const int width = m <= LANES ? MAX_TILE_BLOCKS : 2;
-  const int num_parts = (num_blocks + width - 1) / width;
-  run_parts(num_parts, [&](int part) {
+  run_parts((num_blocks + width - 1) / width, [&](int part) {
     const int first = part * width, blocks = std::min(width, num_blocks - first);
-    float sums[MAX_TILE_ROWS * MAX_TILE_BLOCKS * LANES];
-    for (int row = 0; row < m; row += MAX_TILE_ROWS) {
-      const int rows = std::min(MAX_TILE_ROWS, m - row);
-      multiply_tile(
-          {x + (int64_t)row * k, packed + (int64_t)first * k * LANES, rows, blocks, k, sums, k});
-      const int column = first * LANES, columns = std::min(n - column, blocks * LANES);
-      for (int i = 0; i < rows; i++)
-        write_row(out + (int64_t)(row + i) * n + column, sums + i * blocks * LANES,
-                  bias ? bias + column : nullptr, columns);
-    }
+    alignas(64) float sums[MAX_TILE_ROWS * MAX_TILE_BLOCKS * LANES];
+    multiply_tile({x, packed + (int64_t)first * k * LANES, m, blocks, k, sums, k});
+    const int column = first * LANES, columns = std::min(n - column, blocks * LANES);
+    for (int row = 0; row < m; row++)
+      write_row(out + (int64_t)row * n + column, sums + row * blocks * LANES,
+                bias ? bias + column : nullptr, columns);
   });
+}
+
+bool segue_gated_linear(const bf16 *x, const bf16 *packed, const bf16 *bias, bf16 *out, int m,
+                        int n, int k) {
+  if (!has_many_rows(m)) return false;
+  const int num_blocks = n / LANES, ahead = num_threads();
+  run_parts(num_blocks, [&](int gate) {
+    multiply_panel(Packed{packed, k}.panel(x, m, gate, gate + num_blocks,
+                                           gate + ahead < num_blocks ? ahead : 0),
+                   gated(out, bias, gate * LANES, n));
+  });
+  return true;
 }
 
 // weight [n][k] -> packed [ceil(n / 16)][padded_k / 2][16][2], zeros behind the edges.

@@ -5,6 +5,8 @@
 // whatever the tile: that is what makes a row's bits independent of the rows beside it.
 #pragma once
 
+#include <algorithm>
+
 #include "vectors.h"
 
 struct Tile {
@@ -29,5 +31,21 @@ bool has_amx();  // and the system lets us use it
 void multiply_amx(const Tile &tile);
 
 inline int num_blocks_of(int n) { return (n + LANES - 1) / LANES; }
+// A product of more rows than this goes by panels (linear_panel.h).
+inline bool has_many_rows(int m) { return m > MAX_TILE_ROWS; }
+
 // Rounds the first n sums of a row, after adding the bias where there is one.
-void write_row(bf16 *out, const float *row, const bf16 *bias, int n);
+inline void write_row(bf16 *out, const float *row, const bf16 *bias, int n) {
+  int i = 0;
+  for (; i + LANES <= n; i += LANES) {
+    const f32x16 value = load(row + i);
+    store(out + i, bias ? value + load(bias + i) : value);
+  }
+  if (i == n) return;
+  bf16 rest[LANES];
+  bf16 rest_of_bias[LANES] = {};
+  if (bias) std::copy(bias + i, bias + n, rest_of_bias);
+  const f32x16 value = load(row + i);
+  store(rest, bias ? value + load(rest_of_bias) : value);
+  std::copy(rest, rest + (n - i), out + i);
+}

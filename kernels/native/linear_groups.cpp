@@ -6,12 +6,12 @@
 #include <algorithm>
 #include <vector>
 
+#include "linear_panel.h"
 #include "ops.h"
 #include "thread_pool.h"
 
 namespace {
 
-constexpr int PART_BLOCKS = 2;
 // Inputs that are unpacked at a time for few rows, so that they stay in the first cache.
 constexpr int CHUNK = 320;
 
@@ -24,54 +24,57 @@ bf16 *scratch(int64_t size) {
 }
 
 struct GroupedLinear {
-  const bf16 *x, *bias;
+  const bf16 *x;
   const uint8_t *records;
-  bf16 *out;
-  int m, n, k, record_size;
+  int m, k, record_size;
   Unpack unpack;
   GroupedProduct product;  // of few rows; null: there is none
 
-  void run(int part) const {
-    const int first = part * PART_BLOCKS, blocks = std::min(PART_BLOCKS, num_blocks_of(n) - first);
-    if (product && m <= MAX_TILE_ROWS) from_records(first, blocks);
-    else unpacked(first, blocks);
+  // Two blocks of outputs, which may be apart; the same twice where there is only one.
+  void run(int left, int right, const PanelWriter &writer) const {
+    if (has_many_rows(m)) return unpacked_panel(left, right, writer);
+    alignas(64) float sums[MAX_TILE_ROWS * 2 * LANES];
+    const int blocks = right == left ? 1 : 2;
+    const int stride = product ? 2 * LANES : blocks * LANES;
+    if (product) product({x, record(left, 0), record(right, 0), m, k / GROUP, sums});
+    else unpacked_tile(left, right, blocks, sums);
+    for (int row = 0; row < m; row++)
+      writer.write(row, sums + row * stride, sums + row * stride + LANES);
   }
 
+ private:
   const uint8_t *record(int block, int group) const {
     return records + ((int64_t)block * (k / GROUP) + group) * record_size;
   }
 
-  void from_records(int first, int blocks) const {
-    alignas(64) float sums[MAX_TILE_ROWS * PART_BLOCKS * LANES];
-    product({x, record(first, 0), record(first + blocks - 1, 0), m, k / GROUP, sums});
-    write(sums, PART_BLOCKS * LANES, 0, m, first, blocks);
+  void unpacked_panel(int left, int right, const PanelWriter &writer) const {
+    const int64_t size = (int64_t)k * LANES;
+    bf16 *weights = scratch(2 * size);
+    unpack(record(left, 0), k / GROUP, weights);
+    if (right != left) unpack(record(right, 0), k / GROUP, weights + size);
+    multiply_panel({x, weights, right != left ? weights + size : weights, m, k}, writer);
   }
 
-  void unpacked(int first, int blocks) const {
-    const int chunk = m <= MAX_TILE_ROWS ? std::min(k, CHUNK) : k;
+  void unpacked_tile(int left, int right, int blocks, float *sums) const {
+    const int chunk = std::min(k, CHUNK);
     bf16 *weights = scratch((int64_t)blocks * chunk * LANES);
-    alignas(64) float sums[MAX_TILE_ROWS * PART_BLOCKS * LANES];
-    for (int row = 0; row < m; row += MAX_TILE_ROWS) {
-      const int rows = std::min(MAX_TILE_ROWS, m - row);
-      for (int from = 0; from < k; from += chunk) {
-        const int count = std::min(chunk, k - from);
-        for (int i = 0; i < blocks && row == 0; i++)
-          unpack(record(first + i, from / GROUP), count / GROUP,
-                 weights + (int64_t)i * count * LANES);
-        multiply_tile({x + (int64_t)row * k + from, weights, rows, blocks, count, sums, k,
-                       /*continues=*/from > 0});
-      }
-      write(sums, blocks * LANES, row, rows, first, blocks);
+    for (int from = 0; from < k; from += chunk) {
+      const int count = std::min(chunk, k - from);
+      for (int i = 0; i < blocks; i++)
+        unpack(record(i ? right : left, from / GROUP), count / GROUP,
+               weights + (int64_t)i * count * LANES);
+      multiply_tile({x + from, weights, m, blocks, count, sums, k, /*continues=*/from > 0});
     }
   }
-
-  void write(const float *sums, int stride, int row, int rows, int first, int blocks) const {
-    const int column = first * LANES, columns = std::min(n - column, blocks * LANES);
-    for (int i = 0; i < rows; i++)
-      write_row(out + (int64_t)(row + i) * n + column, sums + i * stride,
-                bias ? bias + column : nullptr, columns);
-  }
 };
+
+GroupedLinear grouped_linear(int kind, const bf16 *x, const uint8_t *records, int m, int k) {
+  const auto group_kind = (GroupKind)kind;
+  const bool is_portable = multiply_tile == multiply_portably;
+  return {x, records, m, k, record_bytes(group_kind),
+          is_portable ? portable_unpack(group_kind) : avx512_unpack(group_kind),
+          amx_grouped_product(group_kind)};
+}
 
 }  // namespace
 
@@ -80,12 +83,22 @@ extern "C" {
 // As `segue_linear`, with the weights in groups; kind: of GroupKind.
 void segue_linear_groups(int kind, const bf16 *x, const uint8_t *records, const bf16 *bias,
                          bf16 *out, int m, int n, int k) {
-  const auto group_kind = (GroupKind)kind;
-  const bool is_portable = multiply_tile == multiply_portably;
-  const GroupedLinear linear{x, bias, records, out, m, n, k, record_bytes(group_kind),
-                             is_portable ? portable_unpack(group_kind) : avx512_unpack(group_kind),
-                             amx_grouped_product(group_kind)};
-  const int num_parts = (num_blocks_of(n) + PART_BLOCKS - 1) / PART_BLOCKS;
-  run_parts(num_parts, [&](int part) { linear.run(part); });
+  const GroupedLinear linear = grouped_linear(kind, x, records, m, k);
+  const int num_blocks = num_blocks_of(n);
+  run_parts((num_blocks + 1) / 2, [&](int part) {
+    const int left = 2 * part, right = std::min(left + 1, num_blocks - 1);
+    linear.run(left, right, side_by_side(out, bias, left * LANES, n));
+  });
+}
+
+bool segue_gated_linear_groups(int kind, const bf16 *x, const uint8_t *records, const bf16 *bias,
+                               bf16 *out, int m, int n, int k) {
+  if (!has_many_rows(m)) return false;
+  const GroupedLinear linear = grouped_linear(kind, x, records, m, k);
+  const int num_blocks = n / LANES;
+  run_parts(num_blocks, [&](int part) {
+    linear.run(part, part + num_blocks, gated(out, bias, part * LANES, n));
+  });
+  return true;
 }
 }

@@ -8,10 +8,16 @@ extern "C" {
 // x [m][k], bias [n] or null -> out [m][n].
 void segue_linear(const bf16 *x, const bf16 *packed, const bf16 *bias, bf16 *out, int m, int n,
                   int k);
+// weight [2 * n][k], gates before what they let through -> out [m][n], the bits of the product and
+// `segue_silu_and_mul`. n is a multiple of LANES. False: not for so few rows.
+bool segue_gated_linear(const bf16 *x, const bf16 *packed, const bf16 *bias, bf16 *out, int m,
+                        int n, int k);
 void segue_linear_float(const float *x, const float *packed, const float *bias, float *out, int m,
                         int n, int k);
 void segue_linear_groups(int kind, const bf16 *x, const uint8_t *records, const bf16 *bias,
                          bf16 *out, int m, int n, int k);
+bool segue_gated_linear_groups(int kind, const bf16 *x, const uint8_t *records, const bf16 *bias,
+                               bf16 *out, int m, int n, int k);
 
 // `added` may be the residual itself.
 void segue_add_rms_norm(bool is_bf16, bool is_residual_bf16, const void *x, const void *residual,

@@ -61,14 +61,6 @@ static inline f32x16 select(i32x16 mask, f32x16 yes, f32x16 no) {
 
 static inline f32x16 maximum(f32x16 a, f32x16 b) { return select(a > b, a, b); }
 
-static inline float sum(f32x16 v) {
-  float lanes[LANES];
-  store(lanes, v);
-  for (int width = LANES / 2; width > 0; width /= 2)
-    for (int i = 0; i < width; i++) lanes[i] += lanes[i + width];
-  return lanes[0];
-}
-
 #if defined(__clang__) || __GNUC__ >= 12
 #define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
 #else
@@ -105,13 +97,22 @@ static inline f32x16 sums(const f32x16 (&v)[LANES]) {
   return sixteenths(eighths(of_four[0], of_four[1]), eighths(of_four[2], of_four[3]));
 }
 
+// The upper half of the first 16, 8, 4 or 2 lanes, in the place of the lower.
+static inline f32x16 upper(f32x16 v, int width) {
+  if (width == 8) return SHUFFLE(v, v, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7);
+  if (width == 4) return SHUFFLE(v, v, 4, 5, 6, 7, 0, 1, 2, 3, 8, 9, 10, 11, 12, 13, 14, 15);
+  if (width == 2) return SHUFFLE(v, v, 2, 3, 0, 1, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  return SHUFFLE(v, v, 1, 0, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+}
+
+static inline float sum(f32x16 v) {
+  for (int width = LANES / 2; width > 0; width /= 2) v += upper(v, width);
+  return v[0];
+}
+
 static inline float largest(f32x16 v) {
-  float lanes[LANES];
-  store(lanes, v);
-  for (int width = LANES / 2; width > 0; width /= 2)
-    for (int i = 0; i < width; i++)
-      lanes[i] = lanes[i] > lanes[i + width] ? lanes[i] : lanes[i + width];
-  return lanes[0];
+  for (int width = LANES / 2; width > 0; width /= 2) v = maximum(v, upper(v, width));
+  return v[0];
 }
 
 // e^x by 2^n * e^r, |r| <= ln(2)/2, a polynomial of degree 6 (Cephes expf); 0 below -87.

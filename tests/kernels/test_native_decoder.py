@@ -29,7 +29,8 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "float32": ({"dtype": "float32"}, "none"),
     "int8": ({"dtype": "bfloat16"}, "int8"),
     "q4_1": ({"dtype": "bfloat16"}, "q4_1"),
-    "biases": ({"dtype": "bfloat16", "attention_bias": True}, "none"),
+    "biases": ({"dtype": "bfloat16", "attention_bias": True, "mlp_bias": True}, "none"),
+    "int8 biases": ({"dtype": "bfloat16", "mlp_bias": True}, "int8"),
     "windows": ({"dtype": "bfloat16", "model_type": "qwen2", **WINDOW}, "none"),
 }
 PADDED = {"hidden_size": 80, "dtype": "bfloat16"}
@@ -49,14 +50,16 @@ def is_fused(model: Any) -> bool:
 
 
 def run(driver: ExecutorDriver) -> None:
-    """A prefill in two chunks beside a decode, then decodes of both."""
-    driver.add("a", list(range(20, 38)))
+    """A prefill in chunks of few and of many rows beside a decode, then decodes of both."""
+    driver.add("a", list(range(20, 155)))
     driver.add("b", list(range(100, 104)))
     driver.step({"b": 4, "a": 5})
-    driver.step({"a": 13, "b": 1})
+    driver.step({"a": 31, "b": 1})
+    driver.step({"a": 99, "b": 1})
     driver.decode(["b", "a"], 3)
 
 
+@pytest.mark.usefixtures("linear_kind")
 @pytest.mark.parametrize("case", CASES)
 def test_bits_of_the_ops_one_by_one(case: str, tmp_path: Path, native: NativeKernels) -> None:
     config, quantization = CASES[case]
