@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from segue.tracing.tracer import Tracer
 
 # With more requests than this, links go bare and their attributes into one text on the step.
-MAX_LINKS_WITH_ATTRIBUTES = 16
+MAX_LINKS_WITH_ATTRIBUTES = 4
 RATIO, FIRST, LAST = "ratio", "first_of_epoch", "last_of_epoch"
 PREEMPTS, FAILED, SLOW, ADOPTED = "preempts", "failed", "slow", "adopted"
 Interval = tuple[int, int]

@@ -50,11 +50,12 @@ def open_tracer(service: str, instance_id: str) -> Tracer | None:
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
     from segue.tracing.exporters import make_exporter
+    from segue.tracing.steady_resource import SteadyResource
     from segue.tracing.tracer import Tracer
 
     # Their warnings come once for every try; ours are one line for each change.
     logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
-    resource = Resource.create(_resource_attributes(service, instance_id))
+    resource = SteadyResource(Resource.create(_resource_attributes(service, instance_id)))
     limits = SpanLimits(
         max_links=_unless_set("OTEL_SPAN_LINK_COUNT_LIMIT", MAX_LINKS),
         max_events=_unless_set("OTEL_SPAN_EVENT_COUNT_LIMIT", MAX_LINKS),
