@@ -47,7 +47,7 @@ def metadata_of(rows: list[tuple[int, int]]) -> AttentionMetadata:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("window", [0, 1, 70])
-@pytest.mark.parametrize("heads", [(9, 3, 64), (4, 4, 16), (8, 1, 128), (2, 1, 80), (2, 2, 256)])
+@pytest.mark.parametrize("heads", [(9, 3, 64), (4, 4, 16), (8, 2, 32), (8, 1, 128), (2, 1, 80), (2, 2, 256)])
 def test_attention(
     native: NativeKernels, heads: tuple[int, int, int], window: int, dtype: torch.dtype
 ) -> None:
