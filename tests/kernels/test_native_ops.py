@@ -17,6 +17,8 @@ from kernels.native.build import BuildError, build_library
 DTYPES = [torch.float32, torch.bfloat16]
 TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 2e-2}
 BLOCK_SIZE = 16
+# Heads, key heads, head size.
+HEADS = [(9, 3, 64), (4, 4, 16), (8, 2, 32), (8, 1, 128), (2, 1, 80), (2, 2, 256)]
 # Computed before this step, and tokens of this step, of each row.
 ROWS = [(0, 37), (200, 1), (15, 1), (16, 20), (0, 1), (63, 2)]
 
@@ -47,7 +49,7 @@ def metadata_of(rows: list[tuple[int, int]]) -> AttentionMetadata:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("window", [0, 1, 70])
-@pytest.mark.parametrize("heads", [(9, 3, 64), (4, 4, 16), (8, 2, 32), (8, 1, 128), (2, 1, 80), (2, 2, 256)])
+@pytest.mark.parametrize("heads", HEADS)
 def test_attention(
     native: NativeKernels, heads: tuple[int, int, int], window: int, dtype: torch.dtype
 ) -> None:
