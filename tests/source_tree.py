@@ -1,4 +1,4 @@
-"""The Python files of the repository, parsed, for the tests that read code.
+"""The Python files of the repository, for the tests that read code.
 
 Knows paths and syntax trees; knows no rule. Invariant: generated code is not among them.
 """
@@ -10,7 +10,7 @@ import io
 import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,13 +30,22 @@ class Comment(NamedTuple):
 
 @dataclass(frozen=True)
 class SourceFile:
-    """One file. `module` is its dotted name, of a package for an `__init__.py`."""
+    """One file. `module` is its dotted name, of a package for an `__init__.py`.
+
+    It is parsed when a test asks: every worker of a test run collects, and few have such a test.
+    """
 
     path: Path
     module: str
     text: str
-    tree: ast.Module
-    comments: tuple[Comment, ...]
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        return ast.parse(self.text, str(self.path))
+
+    @cached_property
+    def comments(self) -> tuple[Comment, ...]:
+        return tuple(_comments(self.text))
 
     @property
     def name(self) -> str:
@@ -71,14 +80,14 @@ def source_files() -> tuple[SourceFile, ...]:
         for path in sorted((ROOT / root).rglob("*.py"))
         if not path.is_relative_to(GENERATED)
     ]
-    return tuple(_parse(path) for path in paths)
+    return tuple(
+        SourceFile(path, _module(path), path.read_text(encoding="utf-8")) for path in paths
+    )
 
 
-def _parse(path: Path) -> SourceFile:
+def _module(path: Path) -> str:
     parts = path.relative_to(ROOT).with_suffix("").parts
-    module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-    text = path.read_text(encoding="utf-8")
-    return SourceFile(path, module, text, ast.parse(text, str(path)), tuple(_comments(text)))
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 def _comments(text: str) -> Iterator[Comment]:
