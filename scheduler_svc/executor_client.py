@@ -69,8 +69,9 @@ class ExecutorStream:
 class Executors:
     """All lanes' streams. `watch` keeps a dialling task for each lane that the core knows."""
 
-    def __init__(self, config: SchedulerServiceConfig) -> None:
+    def __init__(self, config: SchedulerServiceConfig, model_digest: str = "") -> None:
         self._config = config
+        self._model_digest = model_digest
         self._streams: dict[str, ExecutorStream] = {}
         self._num_streams = 0
         self.num_step_bytes = 0
@@ -236,6 +237,7 @@ class Executors:
             protocol_version=wire.PROTOCOL_VERSION,
             deployment_id=self._config.deployment,
             leader=types_pb2.Leader(epoch=epoch, leader_id=leader_id),
+            model_digest=self._model_digest,
             executor_id=lane.executor_id,
         )
         stream.outgoing.put_nowait(executor_pb2.ExecuteRequest(hello=hello))
@@ -301,7 +303,6 @@ def _connected(
         wire.capacity_from_proto(ack.capacity),
         now_ms,
         stream.number,
-        ack.model_digest,
     )
 
 

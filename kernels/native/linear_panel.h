@@ -1,5 +1,7 @@
 // Two blocks of outputs for many rows of x: what a product of many rows is cut into.
-// A panel's weights stay in the cache of one core while all rows pass.
+// A panel's weights stay in the caches of one core while all rows pass.
+// Knows no instruction set. Invariant: where the right block lies behind the left one, the two are
+// one tile of two blocks, and otherwise two of one; the bits are the same.
 #pragma once
 
 #include "activation.h"

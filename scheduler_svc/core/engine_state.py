@@ -57,7 +57,6 @@ class EngineState:
     pause_state: PauseState = PauseState.UNPAUSED
     settings: dict[str, Setting] = field(default_factory=dict[str, Setting])  # beside the flags
     next_generation_number: int = 1
-    model_digest: str = ""  # of all lanes; empty: no executor has said
     epoch: int = 0
     journals: dict[str, Journal] = field(default_factory=dict[str, Journal])
     dirty_requests: dict[str, Request] = field(default_factory=dict[str, Request])

@@ -86,7 +86,6 @@ class ExecutorConnected:
     capacity: Capacity
     now_ms: int
     connection: int = 0
-    model_digest: str = ""  # of its weights as it holds them; empty: it does not say
 
 
 @dataclass(slots=True, frozen=True)

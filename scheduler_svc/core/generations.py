@@ -44,7 +44,6 @@ class Generations:
         reason = self._refusal(lane, event)
         if reason is not None:
             return [LaneRefused(event.executor_id, reason, event.connection)]
-        self._state.model_digest = event.model_digest or self._state.model_digest
         is_new = not lane.holds_what_it_claims(event)
         if is_new:
             self._open_new_generation(lane, event)
@@ -97,19 +96,7 @@ class Generations:
             return "it has room for less than one block"
         if event.incarnation_id < lane.incarnation_id:  # H31: they sort by start time
             return f"a newer process has the id {lane.executor_id}"
-        if self._is_other_model(lane, event.model_digest):
-            ours = self._state.model_digest
-            return f"its model is {event.model_digest}, and what is being served is of {ours}"
         return None
-
-    def _is_other_model(self, lane: Lane, digest: str) -> bool:
-        """Whether a text could be made of two models' tokens: a request may move to any lane."""
-        state = self._state
-        if digest == state.model_digest or not digest or not state.model_digest:
-            return False
-        if any(other.is_open for other in state.lanes.values() if other is not lane):
-            return True
-        return any(r.num_output_tokens and not r.is_finished for r in state.requests.values())
 
     def _open_new_generation(self, lane: Lane, event: ExecutorConnected) -> None:
         state = self._state

@@ -151,7 +151,6 @@ class Snapshot:
         if engine:
             state.pause_state = PauseState(engine["pause_state"].decode())
             state.next_generation_number = int(engine["next_generation_number"])
-            state.model_digest = engine.get("model_digest", b"").decode()
             self._reconfiguration.restore(engine.get("settings", b""))
         submissions = rows.hashes.get(Key(Table.SUBMISSIONS), {})
         for request_id, row in rows.hashes.get(Key(Table.REQUESTS), {}).items():
@@ -174,7 +173,6 @@ class Snapshot:
         return {
             "pause_state": self._state.pause_state.value.encode(),
             "next_generation_number": str(self._state.next_generation_number).encode(),
-            "model_digest": self._state.model_digest.encode(),
             "settings": write_settings(self._state.settings),
         }
 

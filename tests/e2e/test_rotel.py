@@ -17,7 +17,9 @@ from tests.served import ONE_THREAD, Served, wait_until
 from tests.span_checks import exported_twice, unresolved_links, unresolved_parents
 
 AGENT = rotel_agent()
-pytestmark = pytest.mark.skipif(AGENT is None, reason="rotel is not installed (pip install rotel)")
+pytestmark = pytest.mark.skipif(
+    AGENT is None, reason="rotel is not installed (SEGUE_ROTEL_AGENT names one)"
+)
 NUM_REQUESTS, NUM_CHOICES = 6, 2
 
 

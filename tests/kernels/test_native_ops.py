@@ -18,7 +18,16 @@ DTYPES = [torch.float32, torch.bfloat16]
 TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 2e-2}
 BLOCK_SIZE = 16
 # Heads, key heads, head size.
-HEADS = [(9, 3, 64), (4, 4, 16), (8, 2, 32), (8, 1, 128), (2, 1, 80), (2, 2, 256)]
+HEADS = [
+    (9, 3, 64),
+    (4, 4, 16),
+    (8, 2, 32),
+    (8, 1, 128),
+    (2, 1, 80),
+    (2, 2, 256),
+    (2, 1, 16),
+    (4, 1, 16),
+]
 # Computed before this step, and tokens of this step, of each row.
 ROWS = [(0, 37), (200, 1), (15, 1), (16, 20), (0, 1), (63, 2)]
 

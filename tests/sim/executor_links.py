@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from tests.sim.scheduler import Leader
 
 
-MODEL_DIGEST = "model"
-
-
 class ExecutorLink:
     """One stream. `outgoing` is what the pump has put in and the network has not taken yet."""
 
@@ -129,7 +126,6 @@ class ExecutorLinks:
                 ack.capacity,
                 self.world.now,
                 link.number,
-                MODEL_DIGEST,
             )
         )
 
