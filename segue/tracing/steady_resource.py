@@ -19,6 +19,3 @@ class SteadyResource(Resource):
 
     def __hash__(self) -> int:
         return self._hash
-
-    def __eq__(self, other: object) -> bool:
-        return super().__eq__(other)

@@ -30,7 +30,9 @@ async def held_streams(
     try:
         async with Streams(served, asked) as streams:
             await asyncio.to_thread(
-                wait_until, lambda: _num_known(served, leader) == len(asked), "all are known"
+                wait_until,
+                lambda: _num_known(served.metrics(leader)) == len(asked),
+                "all are known",
             )
             while not all(stream.token_ids for stream in streams.all):
                 await let_run(streams, gate, num_steps=1, num_tokens=1)
@@ -40,13 +42,13 @@ async def held_streams(
         gate.open()
 
 
-def _num_known(served: Served, leader: str) -> float:
-    metrics = served.metrics(leader)
+def _num_known(metrics: dict[str, float]) -> float:
     return metrics["vllm:num_requests_running"] + metrics["vllm:num_requests_waiting"]
 
 
 def _is_idle(served: Served, leader: str) -> bool:
-    return _num_known(served, leader) == served.metrics(leader)["segue:steps_in_flight"] == 0
+    metrics = served.metrics(leader)
+    return _num_known(metrics) == 0 and metrics["segue:steps_in_flight"] == 0
 
 
 async def let_run(streams: Streams, gate: StepGate, *, num_steps: int, num_tokens: int) -> None:
