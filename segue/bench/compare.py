@@ -6,11 +6,12 @@ that what else the machine does meets all of them; of each side the best round c
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import uvloop
 
 from segue.bench.figures import figures
 from segue.bench.load import Target, run_closed_loop
@@ -66,7 +67,7 @@ def _one_turn(peer: Peer, turns: Turns, scratch: Path) -> list[tuple[int, dict[s
 
 
 def _measure(peer: Peer, target: Target, requests: Sequence[Any], streams: int) -> dict[str, Any]:
-    result = asyncio.run(run_closed_loop(target, requests, streams))
+    result = uvloop.run(run_closed_loop(target, requests, streams))
     if result.failures:
         raise PeerFailed(f"{peer.name}: {result.failures[0]}")
     return figures(result)

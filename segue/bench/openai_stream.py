@@ -1,7 +1,8 @@
 """One streaming completion of any OpenAI server, with the time of each event that carries text.
 
-Knows HTTP/1.1 and OpenAI's events; asyncio alone, since client and server often share the machine
-and a fuller client takes more of it. Invariant: an answer that did not come in full is an error.
+Knows HTTP/1.1 and OpenAI's events. While an answer comes, its bytes and the time of each piece are
+only kept, and read when it is there: client and server often share the machine, and what the client
+takes of it is missing in the figures. Invariant: an answer that did not come in full is an error.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import asyncio
 import json
 import ssl
 import time
-from collections.abc import AsyncIterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -18,8 +19,13 @@ from urllib.parse import urlsplit
 
 EVENT = b"data:"
 DONE = b"[DONE]"
-READ_LIMIT = 1 << 20
+# JSON has no bare line feed, so this stands nowhere else. Who writes it otherwise hangs up.
+LAST_EVENT = b"\ndata: [DONE]"
 MAX_ERROR_BYTES = 2000
+REFUSAL_TIMEOUT_S = 1.0  # for the rest of a refusal whose server does not hang up
+
+Piece = tuple[float, bytes]
+"""When it came, by time.perf_counter, and what."""
 
 
 class RequestFailed(Exception):
@@ -44,6 +50,28 @@ class Answer:
         return (self.e2e_s - self.ttft_s) / max(1, self.num_tokens - 1)
 
 
+class _Reply(asyncio.Protocol):
+    """The pieces of what a server sends, until its last event or until it hangs up."""
+
+    def __init__(self) -> None:
+        self.pieces: list[Piece] = []
+        self.ended: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+
+    def data_received(self, data: bytes) -> None:
+        self.pieces.append((time.perf_counter(), data))
+        if LAST_EVENT in data:
+            self._end(None)
+        elif len(self.pieces) == 1 and not _is_accepted(data):
+            self.ended.get_loop().call_later(REFUSAL_TIMEOUT_S, self._end, None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end(exc)
+
+    def _end(self, error: Exception | None) -> None:
+        if not self.ended.done():
+            self.ended.set_result(error)
+
+
 async def complete(url: str, body: dict[str, Any], api_key: str = "") -> Answer:
     """POST {url}/v1/completions on a connection of its own; url may end in /v1."""
     parts = urlsplit(url)
@@ -51,21 +79,22 @@ async def complete(url: str, body: dict[str, Any], api_key: str = "") -> Answer:
         raise RequestFailed(f"{url!r} is no http or https address")
     context = ssl.create_default_context() if parts.scheme == "https" else None
     port = parts.port or (443 if context else 80)
+    loop = asyncio.get_running_loop()
     try:
-        reader, writer = await asyncio.open_connection(
-            parts.hostname, port, limit=READ_LIMIT, ssl=context
-        )
+        transport, reply = await loop.create_connection(_Reply, parts.hostname, port, ssl=context)
     except OSError as error:
         raise RequestFailed(f"{parts.netloc}: {error}") from error
     try:
         started_s = time.perf_counter()
-        writer.write(_request(parts.netloc, parts.path.rstrip("/"), body, api_key))
-        is_chunked = await _read_head(reader)
-        return await _read_answer(_events(_lines(reader, is_chunked)), started_s)
-    except (OSError, ValueError, KeyError, EOFError) as error:
+        transport.write(_request(parts.netloc, parts.path.rstrip("/"), body, api_key))
+        error = await reply.ended
+        if error is not None:
+            raise error
+        return _read_answer(_events(reply.pieces), started_s)
+    except (OSError, ValueError, KeyError) as error:
         raise RequestFailed(f"{type(error).__name__}: {error}") from error
     finally:
-        writer.close()
+        transport.close()
 
 
 def _request(host: str, path: str, body: dict[str, Any], api_key: str) -> bytes:
@@ -83,55 +112,79 @@ def _request(host: str, path: str, body: dict[str, Any], api_key: str) -> bytes:
     return "\r\n".join([*lines, "", ""]).encode() + content
 
 
-async def _read_head(reader: asyncio.StreamReader) -> bool:
-    """Whether the body comes in chunks. Raises RequestFailed where the server refuses."""
-    status = await reader.readline()
-    headers: dict[bytes, bytes] = {}
-    while (line := await reader.readline()).strip():
-        name, _, value = line.partition(b":")
-        headers[name.strip().lower()] = value.strip().lower()
-    if b" 200 " not in status:
-        rest = await reader.read(MAX_ERROR_BYTES)
-        text = b" ".join(rest.split()).decode(errors="replace")
-        raise RequestFailed(f"{status.decode(errors='replace').strip()} {text}")
-    return b"chunked" in headers.get(b"transfer-encoding", b"")
+def _is_accepted(head: bytes) -> bool:
+    return b" 200 " in head.partition(b"\r\n")[0]
 
 
-async def _lines(reader: asyncio.StreamReader, is_chunked: bool) -> AsyncIterator[bytes]:
-    if not is_chunked:
-        while line := await reader.readline():
-            yield line
-        return
-    rest = b""
-    while size := int((await reader.readline()).partition(b";")[0], 16):
-        *lines, rest = (rest + await reader.readexactly(size)).split(b"\n")
-        await reader.readexactly(2)  # CRLF
-        for line in lines:
-            yield line
-
-
-async def _events(lines: AsyncIterator[bytes]) -> AsyncIterator[dict[str, Any]]:
-    """The JSON of each event, up to [DONE]."""
-    async for line in lines:
+def _events(pieces: list[Piece]) -> Iterator[tuple[float, dict[str, Any]]]:
+    """The JSON of each event, up to [DONE]. Raises RequestFailed where the server refused."""
+    head, body = _split_head(pieces)
+    status, *headers = head.split(b"\r\n")
+    if not _is_accepted(status):
+        rest = b"".join(piece for _, piece in body)[:MAX_ERROR_BYTES]
+        text = b" ".join((status, *rest.split()))
+        raise RequestFailed(text.decode(errors="replace").strip())
+    is_chunked = any(
+        header.lower().startswith(b"transfer-encoding:") and b"chunked" in header.lower()
+        for header in headers
+    )
+    for arrived_s, line in _lines(_without_chunks(body) if is_chunked else body):
         if not line.startswith(EVENT):
             continue
         data = line.removeprefix(EVENT).strip()
         if data == DONE:
+            yield arrived_s, {}
             return
-        yield json.loads(data)
+        yield arrived_s, json.loads(data)
     raise RequestFailed("the stream ended without [DONE]")
 
 
-async def _read_answer(events: AsyncIterator[dict[str, Any]], started_s: float) -> Answer:
+def _split_head(pieces: list[Piece]) -> tuple[bytes, list[Piece]]:
+    data = b""
+    for index, (arrived_s, piece) in enumerate(pieces):
+        data += piece
+        head, is_whole, rest = data.partition(b"\r\n\r\n")
+        if is_whole:
+            return head, [(arrived_s, rest), *pieces[index + 1 :]]
+    raise RequestFailed("the server hung up without an answer")
+
+
+def _without_chunks(pieces: Iterable[Piece]) -> Iterator[Piece]:
+    """What is within the chunks of HTTP/1.1, each when it was there in full."""
+    data = b""
+    for arrived_s, piece in pieces:
+        data += piece
+        while True:
+            size_line, is_whole, rest = data.partition(b"\r\n")
+            if not is_whole:
+                break
+            size = int(size_line.partition(b";")[0], 16)
+            if len(rest) < size + len(b"\r\n"):
+                break
+            yield arrived_s, rest[:size]
+            data = rest[size + len(b"\r\n") :]
+
+
+def _lines(pieces: Iterable[Piece]) -> Iterator[Piece]:
+    arrived_s, rest = 0.0, b""
+    for arrived_s, piece in pieces:
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in lines:
+            yield arrived_s, line
+    if rest:
+        yield arrived_s, rest
+
+
+def _read_answer(events: Iterable[tuple[float, dict[str, Any]]], started_s: float) -> Answer:
     arrivals: list[float] = []
     usage: dict[str, Any] = {}
-    async for event in events:
+    ended_s = started_s
+    for ended_s, event in events:
         if "error" in event:
             raise RequestFailed(f"in the stream: {event['error']}")
         usage = event.get("usage") or usage
         if any(choice.get("text") for choice in event.get("choices", ())):
-            arrivals.append(time.perf_counter())
-    ended_s = time.perf_counter()
+            arrivals.append(ended_s)
     if not arrivals:
         raise RequestFailed("the stream ended without a token")
     details: dict[str, Any] = usage.get("prompt_tokens_details") or {}

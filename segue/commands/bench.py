@@ -7,7 +7,6 @@ no figure of half a run passes for one of a whole.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import sys
 import tempfile
@@ -16,6 +15,8 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import uvloop
 
 from segue.bench import report
 from segue.bench.compare import Turns, compare
@@ -127,7 +128,7 @@ def _loads(args: argparse.Namespace, target: Target) -> Iterator[tuple[str, Load
         )
         requests = read_trace(args.trace, args.num_requests or 100, scale, _source(args))
         if not args.closed_loop:
-            yield args.trace.name, asyncio.run(run_open_loop(target, requests))
+            yield args.trace.name, uvloop.run(run_open_loop(target, requests))
             return
         for streams in _streams(args.streams):
             yield _closed(target, requests, streams)
@@ -135,7 +136,7 @@ def _loads(args: argparse.Namespace, target: Target) -> Iterator[tuple[str, Load
         requests = with_poisson_arrivals(
             _random(args, args.num_requests or 100), args.rate, args.seed
         )
-        yield f"{args.rate:g} req/s", asyncio.run(run_open_loop(target, requests))
+        yield f"{args.rate:g} req/s", uvloop.run(run_open_loop(target, requests))
     else:
         for streams in _streams(args.streams):
             requests = _random(args, args.num_requests or 2 * streams)
@@ -145,7 +146,7 @@ def _loads(args: argparse.Namespace, target: Target) -> Iterator[tuple[str, Load
 def _closed(
     target: Target, requests: Sequence[BenchRequest], streams: int
 ) -> tuple[str, LoadResult]:
-    return f"{streams} streams", asyncio.run(run_closed_loop(target, requests, streams))
+    return f"{streams} streams", uvloop.run(run_closed_loop(target, requests, streams))
 
 
 def _random(args: argparse.Namespace, count: int) -> list[BenchRequest]:

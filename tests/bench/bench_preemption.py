@@ -9,10 +9,11 @@ nothing was lost on the way.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+import uvloop
 
 from tests.bench.bench_serving import SEED, default_model, vocab_size
 from tests.bench.closed_loop import Load, percentile, run_closed_loop
@@ -56,7 +57,7 @@ def measure(model: Path, num_streams: int, flags: tuple[str, ...]) -> tuple[obje
         try:
             load = replace(load, model=served.model)
             before = Counters.read(served)
-            result = asyncio.run(run_closed_loop(served.url, load, SEED))
+            result = uvloop.run(run_closed_loop(served.url, load, SEED))
             counts = Counters.read(served).scheduler_since(before)
         finally:
             served.stop()

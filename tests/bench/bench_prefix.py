@@ -22,6 +22,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import uvloop
+
 from segue.admin_client import AdminClient
 from segue.bench.load import Target, run_closed_loop
 from segue.bench.workload import (
@@ -67,7 +69,7 @@ def measure_once(
         raise RuntimeError("the prefix cache was not reset")
     before = parse_samples(served.metrics_page("scheduler-0"))
     started = time.perf_counter()
-    result = asyncio.run(run_closed_loop(Target(served.url, served.model), requests, streams))
+    result = uvloop.run(run_closed_loop(Target(served.url, served.model), requests, streams))
     seconds = time.perf_counter() - started
     if result.failures:
         raise RuntimeError(result.failures[0])

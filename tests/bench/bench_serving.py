@@ -9,7 +9,6 @@ services' own (/metrics, before and after each loop). docs/performance.md explai
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import os
 import platform
@@ -18,6 +17,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import uvloop
 
 from segue.model_files.demo_model import SMOLLM2_135M, cache_dir
 from segue.model_files.hand import write_hand_model
@@ -52,7 +53,7 @@ def default_model(directory: Path) -> Path:
 
 def measure_load(served: Served, load: Load, seed: int) -> dict[str, Any]:
     before = Counters.read(served)
-    result = asyncio.run(run_closed_loop(served.url, load, seed))
+    result = uvloop.run(run_closed_loop(served.url, load, seed))
     after = Counters.read(served)
     return figures(load, result, before, after)
 
@@ -92,7 +93,7 @@ def measure_start(model: Path, state_dir: Path, flags: Sequence[str]) -> tuple[S
     started = time.perf_counter()
     served = Served(model, state_dir, flags, environ={})  # threads as it sets them
     load = Load(served.model, vocab_size(model), 1, 1, prompt_tokens=8, output_tokens=1)
-    result = asyncio.run(run_closed_loop(served.url, load, SEED))
+    result = uvloop.run(run_closed_loop(served.url, load, SEED))
     seconds = time.perf_counter() - started - result.seconds + result.answers[0].ttft_s
     return served, seconds
 
@@ -103,7 +104,7 @@ def measure(model: Path, streams: Sequence[int], flags: Sequence[str]) -> dict[s
         served, cold_s = measure_start(model, state_dir, flags)
         try:
             warm_up = Load(served.model, vocab_size(model), 4, 1)
-            asyncio.run(run_closed_loop(served.url, warm_up, SEED + 1))
+            uvloop.run(run_closed_loop(served.url, warm_up, SEED + 1))
             loads: list[dict[str, Any]] = []
             for count in streams:
                 load = Load(served.model, vocab_size(model), count)

@@ -10,7 +10,6 @@ cores too. The figure is the line's tokens/s over those in process; a ratio of 1
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import random
 import subprocess
@@ -20,6 +19,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+import uvloop
 
 from segue.bench.workload import BenchRequest
 from tests.bench.bench_serving import default_model, vocab_size
@@ -97,7 +98,7 @@ def measure(
         in_process = InProcess(model, arguments.num_threads)
 
         def through_the_line(load: Load, seed: int) -> float:
-            return asyncio.run(run_closed_loop(served.url, load, seed)).tokens_per_s
+            return uvloop.run(run_closed_loop(served.url, load, seed)).tokens_per_s
 
         def load(count: int) -> Load:
             return Load(

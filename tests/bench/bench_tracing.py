@@ -10,7 +10,6 @@ the thread that exports. Spans go to a collector that reads nothing, in a proces
 from __future__ import annotations
 
 import argparse
-import asyncio
 import gc
 import json
 import os
@@ -23,6 +22,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+import uvloop
 
 from scheduler_svc.core.scheduler_config import SchedulerConfig
 from segue.tracing import names
@@ -72,7 +73,7 @@ def measure_serving(
                 order = list(served) if turn % 2 else list(reversed(served))
                 for name in order:
                     load = Load(served[name].model, vocab_size(model), count, 1)
-                    result = asyncio.run(run_closed_loop(served[name].url, load, SEED + turn))
+                    result = uvloop.run(run_closed_loop(served[name].url, load, SEED + turn))
                     if turn:  # the first warms up
                         rates[name].append(result.tokens_per_s)
             ratio = median(rates["traced"]) / median(rates["untraced"])

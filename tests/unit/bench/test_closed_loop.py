@@ -62,6 +62,39 @@ async def test_tokens_are_counted_where_they_come() -> None:
     assert len(answer.itl_s) == 1
 
 
+async def test_a_gap_is_between_arrivals_not_between_readings() -> None:
+    """Pieces are read when all have come; each event counts when its last byte was there."""
+    may_go_on = asyncio.Event()
+
+    async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(HEAD + chunk(TOKEN) + chunk(TOKEN)[:20])
+        await may_go_on.wait()
+        writer.write(chunk(TOKEN)[20:] + chunk(USAGE + DONE))  # and never hangs up
+
+    listening = await asyncio.start_server(respond, "127.0.0.1", 0)
+    host, port = listening.sockets[0].getsockname()
+    async with listening:
+        asking = asyncio.create_task(complete(f"http://{host}:{port}", {}))
+        asyncio.get_running_loop().call_later(0.05, may_go_on.set)
+        answer = await asking
+    assert len(answer.itl_s) == 1
+    assert answer.itl_s[0] >= 0.04
+    assert answer.ttft_s + answer.itl_s[0] == pytest.approx(answer.e2e_s)
+
+
+async def test_an_answer_in_no_chunks_is_read_too() -> None:
+    async with server(b"HTTP/1.1 200 OK\r\n\r\n" + TOKEN + TOKEN + DONE.strip()) as url:
+        answer = await complete(url, {})
+    assert answer.num_tokens == 2
+
+
+async def test_a_server_that_hangs_up_is_an_error() -> None:
+    async with server(b"") as url:
+        with pytest.raises(RequestFailed, match="hung up"):
+            await complete(url, {})
+
+
 async def test_an_answer_without_its_end_is_an_error() -> None:
     async with server(HEAD + chunk(TOKEN) + chunk(b"")) as url:
         with pytest.raises(RequestFailed, match="DONE"):
