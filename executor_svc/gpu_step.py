@@ -81,7 +81,7 @@ class GpuStep:
         if num_samples == 0:
             return None
         picked = hidden_states.index_select(0, self._on_device["logits_indices"])
-        return self._model.compute_logits(picked)
+        return self._model.compute_logits(picked).float()
 
     def sample(self, logits: torch.Tensor, sampling: SamplingBatch) -> SamplerOutput:
         on_device = self._on_device
@@ -142,7 +142,7 @@ class GpuStep:
 
         def compute() -> torch.Tensor:
             hidden_states = self._forward(inputs, metadata)
-            return self._model.compute_logits(hidden_states)
+            return self._model.compute_logits(hidden_states).float()
 
         if self._device.type != "cuda":
             return compute

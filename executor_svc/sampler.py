@@ -61,15 +61,15 @@ class Sampler:
         self._columns = make_sampling_columns([], [], vocab_size)
 
     def sample(self, logits: torch.Tensor, batch: SamplingBatch) -> SamplerOutput:
-        """One token for each row of logits [num_samples, vocab_size], which are changed."""
+        """One token for each row of logits [num_samples, vocab_size], which may be changed."""
         columns = self._columns_of(batch)
-        raw_rows = {row: logits[row].clone() for row, _ in columns.logprob_rows}
-        token_ids = argmax(logits)
-        best = logits.gather(1, token_ids.unsqueeze(1)).squeeze(1)
+        raw_rows = {row: logits[row].float().clone() for row, _ in columns.logprob_rows}
+        token_ids, best = argmax(logits)
         is_bad = ~best.isfinite()
         if not columns.keeps_logits:
+            logits = logits.float()
             _adjust(logits, columns, batch)
-            token_ids = argmax(logits)
+            token_ids, _ = argmax(logits)
         if columns.drawn is not None:
             token_ids[columns.drawn.rows] = _draw(logits, columns.drawn, batch.output_indices)
         errors: dict[int, str] = {}
@@ -127,7 +127,7 @@ def _penalize(logits: torch.Tensor, penalized: PenalizedRows, batch: SamplingBat
 def _draw(logits: torch.Tensor, drawn: DrawnRows, output_indices: Int32Array) -> torch.Tensor:
     indices = torch.from_numpy(output_indices.astype(np.int64))[drawn.rows]
     uniforms = philox_uniform(drawn.seeds, drawn.choices, indices)
-    return draw(filtered_weights(logits[drawn.rows], drawn.filters), uniforms)
+    return draw(filtered_weights(logits[drawn.rows].float(), drawn.filters), uniforms)
 
 
 def make_logprobs(

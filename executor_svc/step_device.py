@@ -18,7 +18,7 @@ from executor_svc.sampler import Sampler, SamplerOutput, SamplingBatch
 
 class StepDevice(Protocol):
     def logits(self, batch: InputBatch, sampling: SamplingBatch) -> torch.Tensor | None:
-        """[num_samples, vocab_size] float32, None where no row samples."""
+        """[num_samples, vocab_size], None where no row samples."""
         ...
 
     def sample(self, logits: torch.Tensor, sampling: SamplingBatch) -> SamplerOutput: ...

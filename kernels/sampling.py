@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
+from kernels.native import native_kernels
 from kernels.numpy_bridge import as_ints
 
 # Of a nucleus; where more tokens than these make up top_p, the row is sorted after all.
@@ -44,12 +45,22 @@ def filtered_weights(logits: torch.Tensor, columns: FilterColumns) -> torch.Tens
     return weights
 
 
-def argmax(logits: torch.Tensor) -> torch.Tensor:
-    """[n] int64: the lowest id among each row's largest, or of its NaN. Much faster than torch's:
-    the block of the largest first, for which the CPU has vector instructions."""
+def argmax(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """[n] int64 and [n] float32: the lowest id among each row's largest, and that logit. A NaN is
+    larger than any number."""
+    native = native_kernels()
+    if native is not None and native.takes_argmax(logits):
+        return native.argmax(logits)
+    return argmax_in_torch(logits)
+
+
+def argmax_in_torch(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """See argmax. Much faster than torch's own: the block of the largest first, for which the CPU
+    has vector instructions."""
     blocks = _in_blocks(logits, filled_with=-math.inf)
     block = blocks.amax(dim=2).argmax(dim=1)
-    return block * SUM_BLOCK + blocks[torch.arange(len(blocks)), block].argmax(dim=1)
+    token_ids = block * SUM_BLOCK + blocks[torch.arange(len(blocks)), block].argmax(dim=1)
+    return token_ids, logits.gather(1, token_ids.unsqueeze(1)).squeeze(1).float()
 
 
 def draw(weights: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:

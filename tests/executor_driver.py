@@ -58,8 +58,9 @@ class RecordingModel:
         return self._model.forward(input_ids, positions, kv_cache, metadata)
 
     def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        self.logits = self._model.compute_logits(hidden_states)
-        return self.logits.clone()
+        logits = self._model.compute_logits(hidden_states)
+        self.logits = logits.float().clone()
+        return logits
 
     def products(self) -> dict[str, RowExactLinear]:
         return self._model.products()

@@ -38,7 +38,8 @@ class CausalLM(Protocol):
         ...
 
     def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """Logits [num_samples, vocab_size] in float32, of the rows that sample only."""
+        """Logits [num_samples, vocab_size], of the rows that sample only. In the model's dtype: a
+        vocabulary is long, and most rows ask for no more than its largest."""
         ...
 
     def products(self) -> dict[str, RowExactLinear]:

@@ -77,7 +77,7 @@ class LlamaModel:
         return self._layers(residual, given)
 
     def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        return self._head(hidden_states).float()
+        return self._head(hidden_states)
 
     def products(self) -> dict[str, RowExactLinear]:
         products = {"lm_head": self._head}

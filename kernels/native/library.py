@@ -39,6 +39,7 @@ _SIGNATURES: dict[str, tuple[object, Sequence[object]]] = {
     "segue_silu_and_mul": (None, [_BOOL, *[_VOID] * 2, *[_INT] * 2]),
     "segue_rotary_and_cache": (None, [_BOOL, *[_VOID] * 7, *[_INT] * 4]),
     "segue_decoder": (None, [_VOID] * 4),
+    "segue_argmax": (None, [_BOOL, *[_VOID] * 3, *[_INT] * 2]),
 }
 
 
@@ -260,6 +261,22 @@ class NativeKernels:
     ) -> None:
         at = ctypes.byref
         self._library.segue_decoder(at(model), at(step), key_caches, value_caches)
+
+    def takes_argmax(self, x: torch.Tensor) -> bool:
+        return _is_plain(x) and x.is_contiguous() and x.shape[1] > 0
+
+    def argmax(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """See kernels.sampling.argmax."""
+        indices = torch.empty(x.shape[0], dtype=torch.int64)
+        values = torch.empty(x.shape[0])
+        self._library.segue_argmax(
+            x.dtype is torch.bfloat16,
+            x.data_ptr(),
+            indices.data_ptr(),
+            values.data_ptr(),
+            *x.shape,
+        )
+        return indices, values
 
 
 def fits_rows(size: int) -> bool:

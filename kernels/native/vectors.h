@@ -56,10 +56,10 @@ static inline f32x16 rounded(f32x16 value, const bf16 *) {
 }
 
 static inline f32x16 select(i32x16 mask, f32x16 yes, f32x16 no) {
-  return bits_as<f32x16>((mask & bits_as<i32x16>(yes)) | (~mask & bits_as<i32x16>(no)));
+  return mask ? yes : no;  // lane by lane: one instruction, where masked bits were three
 }
 
-static inline f32x16 maximum(f32x16 a, f32x16 b) { return select(a > b, a, b); }
+static inline f32x16 maximum(f32x16 a, f32x16 b) { return a > b ? a : b; }
 
 #if defined(__clang__) || __GNUC__ >= 12
 #define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from kernels.sampling import (
     FilterColumns,
     apply_penalties,
     argmax,
+    argmax_in_torch,
     draw,
     filtered_weights,
     log_normalizers,
@@ -102,13 +104,27 @@ def test_rows_stand_alone() -> None:
         assert log_normalizers(rows[row : row + 1])[0] == normalizers[row]
 
 
-def test_argmax_is_the_first_of_the_largest() -> None:
-    rows = logits(5)
-    rows[1, [700, 2999]] = 90.0
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("find", [argmax, argmax_in_torch])
+@pytest.mark.parametrize("vocab_size", [VOCAB_SIZE, VOCAB_SIZE - 8, 17, 16, 15, 1])
+def test_argmax_is_the_first_of_the_largest(
+    vocab_size: int, find: Callable[..., tuple[torch.Tensor, torch.Tensor]], dtype: torch.dtype
+) -> None:
+    last = vocab_size - 1
+    rows = logits(8)[:, :vocab_size].to(dtype).contiguous()
+    rows[1, [vocab_size // 3, last]] = 90.0
     rows[2] = -math.inf
-    rows[3, 1234] = math.nan
-    rows[4, [2999, 0]] = 90.0
-    assert argmax(rows).tolist() == [int(rows[0].argmax()), 700, 0, 1234, 0]
+    rows[3, [vocab_size // 2, last]] = math.nan
+    rows[4, [last, 0]] = 90.0
+    rows[5, last] = math.nan
+    rows[6, last] = math.inf
+    rows[7] = -1.0
+    expected = [int(rows[0].argmax()), vocab_size // 3, 0, vocab_size // 2, 0, last, last, 0]
+    token_ids, values = find(rows)
+    assert token_ids.tolist() == expected
+    assert values.dtype == torch.float32
+    of_those = rows[torch.arange(8), token_ids].float()
+    torch.testing.assert_close(values, of_those, rtol=0, atol=0, equal_nan=True)
 
 
 def test_log_normalizers() -> None:
