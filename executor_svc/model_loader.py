@@ -137,6 +137,8 @@ def load_model_runner(
         proposer = DraftModel(draft_model, _kv_cache(draft_model, options))
     kv_cache = _kv_cache(model, options, device)
     step = _gpu_step(model, kv_cache, device, options.max_model_len) if device.is_gpu else None
+    if not device.is_gpu and all(p.native is not None for p in model.products().values()):
+        kernels.leave_threads_to_native()
     return ModelRunner(model, kv_cache, options.max_model_len, proposer, step)
 
 

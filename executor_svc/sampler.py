@@ -22,8 +22,7 @@ from executor_svc.sampling_columns import (
     SamplingColumns,
     make_sampling_columns,
 )
-from kernels.reference import philox_uniform
-from kernels.sampling import apply_penalties, argmax, draw, filtered_weights, log_normalizers
+from kernels.sampling import Noise, apply_penalties, argmax, draw_tokens, log_normalizers
 from segue.types import SamplingParams, TokenLogprobs
 
 Int32Array = npt.NDArray[np.int32]
@@ -126,8 +125,8 @@ def _penalize(logits: torch.Tensor, penalized: PenalizedRows, batch: SamplingBat
 
 def _draw(logits: torch.Tensor, drawn: DrawnRows, output_indices: Int32Array) -> torch.Tensor:
     indices = torch.from_numpy(output_indices.astype(np.int64))[drawn.rows]
-    uniforms = philox_uniform(drawn.seeds, drawn.choices, indices)
-    return draw(filtered_weights(logits[drawn.rows].float(), drawn.filters), uniforms)
+    noise = Noise(drawn.seeds, drawn.choices, indices)
+    return draw_tokens(logits, drawn.rows, drawn.filters, noise)
 
 
 def make_logprobs(

@@ -37,7 +37,9 @@ class CpuStep:
         )
         if len(offsets) == 0:
             return None
-        return self._model.compute_logits(hidden_states[torch.from_numpy(offsets)])
+        if len(offsets) < len(hidden_states):  # they ascend: as many are all of them
+            hidden_states = hidden_states[torch.from_numpy(offsets)]
+        return self._model.compute_logits(hidden_states)
 
     def sample(self, logits: torch.Tensor, sampling: SamplingBatch) -> SamplerOutput:
         return self._sampler.sample(logits, sampling)

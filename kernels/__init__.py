@@ -40,6 +40,7 @@ __all__ = [
     "RowPadding",
     "add_rms_norm",
     "is_attention_exact",
+    "leave_threads_to_native",
     "paged_attention",
     "plan_attention",
     "reshape_and_cache",
@@ -60,6 +61,13 @@ def set_num_threads(num_threads: int) -> None:
     native = native_kernels()
     if native is not None:
         native.set_num_threads(num_threads)
+
+
+def leave_threads_to_native() -> None:
+    """For a model whose products are all compiled ones. Between two of them their threads wait for
+    the next one and have the cores, so a small op of torch that is spread over several would wait
+    for one of these: half a millisecond, measured. It gets one."""
+    torch.set_num_threads(1)
 
 
 def plan_attention(metadata: AttentionMetadata, shape: AttentionShape) -> AttentionPlan:

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 
 from kernels.native import native_kernels
 from kernels.numpy_bridge import as_ints
+from kernels.reference import philox_uniform
 
 # Of a nucleus; where more tokens than these make up top_p, the row is sorted after all.
 NUCLEUS_CANDIDATES = 1024
@@ -29,6 +30,36 @@ class FilterColumns:
     top_ks: torch.Tensor  # [n] int64
     top_ps: torch.Tensor  # [n] float64
     min_ps: torch.Tensor  # [n] float32
+
+
+@dataclass(slots=True, frozen=True)
+class Noise:
+    """What a row's uniform number is made of: see reference.philox_uniform."""
+
+    seeds: torch.Tensor  # [n] int64
+    choices: torch.Tensor  # [n] int64
+    output_indices: torch.Tensor  # [n] int64
+
+
+def draw_tokens(
+    logits: torch.Tensor, rows: torch.Tensor, columns: FilterColumns, noise: Noise
+) -> torch.Tensor:
+    """[n] int64: a token of each of these n rows of logits; see reference.filtered_weights, .draw.
+    Where a weight is hardly more or less than its neighbour's share, the compiled draw and torch's
+    can differ by a token, as their exp does in its last bit."""
+    native = native_kernels()
+    if native is None or not native.takes_logits(logits):
+        return draw_in_torch(logits, rows, columns, noise)
+    filters = columns.temperatures, columns.top_ks, columns.top_ps, columns.min_ps
+    return native.draw(logits, (rows, noise.seeds, noise.choices, noise.output_indices, *filters))
+
+
+def draw_in_torch(
+    logits: torch.Tensor, rows: torch.Tensor, columns: FilterColumns, noise: Noise
+) -> torch.Tensor:
+    """See draw_tokens."""
+    uniforms = philox_uniform(noise.seeds, noise.choices, noise.output_indices)
+    return draw(filtered_weights(logits[rows].float(), columns), uniforms)
 
 
 def filtered_weights(logits: torch.Tensor, columns: FilterColumns) -> torch.Tensor:
@@ -49,7 +80,7 @@ def argmax(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """[n] int64 and [n] float32: the lowest id among each row's largest, and that logit. A NaN is
     larger than any number."""
     native = native_kernels()
-    if native is not None and native.takes_argmax(logits):
+    if native is not None and native.takes_logits(logits):
         return native.argmax(logits)
     return argmax_in_torch(logits)
 

@@ -40,6 +40,7 @@ _SIGNATURES: dict[str, tuple[object, Sequence[object]]] = {
     "segue_rotary_and_cache": (None, [_BOOL, *[_VOID] * 7, *[_INT] * 4]),
     "segue_decoder": (None, [_VOID] * 4),
     "segue_argmax": (None, [_BOOL, *[_VOID] * 3, *[_INT] * 2]),
+    "segue_draw": (None, [_BOOL, *[_VOID] * 3, *[_INT] * 2]),
 }
 
 
@@ -262,7 +263,8 @@ class NativeKernels:
         at = ctypes.byref
         self._library.segue_decoder(at(model), at(step), key_caches, value_caches)
 
-    def takes_argmax(self, x: torch.Tensor) -> bool:
+    def takes_logits(self, x: torch.Tensor) -> bool:
+        """Whether tokens are chosen from these rows here."""
         return _is_plain(x) and x.is_contiguous() and x.shape[1] > 0
 
     def argmax(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -277,6 +279,21 @@ class NativeKernels:
             *x.shape,
         )
         return indices, values
+
+    def draw(self, logits: torch.Tensor, columns: Sequence[torch.Tensor]) -> torch.Tensor:
+        """columns: those of draw.cpp's DrawColumns, in its order."""
+        num_rows = columns[0].shape[0]
+        token_ids = torch.empty(num_rows, dtype=torch.int64)
+        assert all(column.is_contiguous() for column in columns)
+        self._library.segue_draw(
+            logits.dtype is torch.bfloat16,
+            logits.data_ptr(),
+            (_VOID * len(columns))(*(column.data_ptr() for column in columns)),
+            token_ids.data_ptr(),
+            num_rows,
+            logits.shape[1],
+        )
+        return token_ids
 
 
 def fits_rows(size: int) -> bool:

@@ -11,10 +11,13 @@ import torch
 from kernels import reference
 from kernels.sampling import (
     FilterColumns,
+    Noise,
     apply_penalties,
     argmax,
     argmax_in_torch,
     draw,
+    draw_in_torch,
+    draw_tokens,
     filtered_weights,
     log_normalizers,
 )
@@ -125,6 +128,51 @@ def test_argmax_is_the_first_of_the_largest(
     assert values.dtype == torch.float32
     of_those = rows[torch.arange(8), token_ids].float()
     torch.testing.assert_close(values, of_those, rtol=0, atol=0, equal_nan=True)
+
+
+def noise_of(num_rows: int) -> Noise:
+    seeds = torch.arange(num_rows) * 7919 - 2**62
+    return Noise(seeds, torch.arange(num_rows) % 3, torch.arange(num_rows) + 2**31)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("find", [draw_tokens, draw_in_torch])
+@pytest.mark.parametrize("vocab_size", [VOCAB_SIZE, 256, 17, 1])
+def test_drawn_tokens_are_those_of_the_reference(
+    vocab_size: int, find: Callable[..., torch.Tensor], dtype: torch.dtype
+) -> None:
+    """Each filter with many numbers; of the logits' rows some are left out."""
+    filters = FILTERS * 25
+    rows = torch.arange(1, 2 * len(filters), 2)
+    of_all = logits(2 * len(filters))[:, :vocab_size].to(dtype).contiguous()
+    noise = noise_of(len(filters))
+    uniforms = reference.philox_uniform(noise.seeds, noise.choices, noise.output_indices)
+    expected: list[int] = []
+    for row, uniform, filtered in zip(rows, uniforms.tolist(), filters, strict=True):
+        temperature, top_k, top_p, min_p = filtered
+        top_k = min(top_k, vocab_size)
+        weights = reference.filtered_weights(of_all[row].float(), temperature, top_k, top_p, min_p)
+        expected.append(reference.draw(weights, uniform))
+    assert find(of_all, rows, columns(filters), noise).tolist() == expected
+
+
+def test_a_wide_nucleus_is_drawn_from_whole() -> None:
+    """More tokens than candidates are looked at first."""
+    flat = torch.zeros(200, VOCAB_SIZE)
+    filters = columns([(1.0, 0, 0.9, 0.0)] * 200)
+    drawn = draw_tokens(flat, torch.arange(200), filters, noise_of(200))
+    assert int(drawn.max()) > 2000
+    assert torch.equal(drawn, draw_in_torch(flat, torch.arange(200), filters, noise_of(200)))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("where", [slice(None), slice(0, 1), slice(5, 9)])
+def test_what_is_no_number_draws_some_token(where: slice, value: float) -> None:
+    """Such a row ends with an error; until then nothing may read or write beside it."""
+    rows = logits(len(FILTERS))
+    rows[:, where] = value
+    drawn = draw_tokens(rows, torch.arange(len(FILTERS)), columns(FILTERS), noise_of(len(FILTERS)))
+    assert all(0 <= token < VOCAB_SIZE for token in drawn.tolist())
 
 
 def test_log_normalizers() -> None:
