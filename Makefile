@@ -30,6 +30,10 @@ check: setup  ## style, types, who may import whom, generated stubs
 	$(BIN)/pyright --threads 2
 	$(PYTEST) -q tests/conformance/test_house.py tests/conformance/test_protos_current.py
 
+# Hundreds of processes start in a run: each would compile our sources, where a machine forbids to keep
+# what was compiled.
+test test-all e2e chaos compose-test: export PYTHONDONTWRITEBYTECODE =
+
 test: model  ## the suite: unit, sim, conformance, kernels, integration
 	SEEDS=$(SEEDS) $(PYTEST) -q -n 2 --dist worksteal tests/unit tests/sim tests/conformance tests/kernels tests/integration
 

@@ -45,18 +45,32 @@ template <int D> struct Seen {
   float total = 0, highest = -INFINITY;
 };
 
+struct TokenTile {
+  int row, first_token, num_tokens;
+};
+
+// The entries that some tokens of a row read of one key head.
+struct KeyRange {
+  const int32_t *table;  // block ids
+  int kv_head, first_key;
+  int num_keys, most_keys;  // that the first and the last token see, from the row's first key on
+
+  KeyRange(const AttentionBatch &batch, const TokenTile &tile, int kv_head)
+      : table(batch.block_tables + (int64_t)tile.row * batch.max_num_blocks), kv_head(kv_head) {
+    num_keys = batch.seq_lens[tile.row] - (batch.cu_seqlens_q[tile.row + 1] - tile.first_token) + 1;
+    most_keys = num_keys + tile.num_tokens - 1;
+    first_key = batch.window ? std::max(0, num_keys - batch.window) : 0;
+  }
+};
+
 // Tokens of one row that follow each other, and one key head.
 template <class T, int D> class TileAttention {
  public:
-  // has_next_head: this core goes on with the same tokens and the head behind this one.
-  TileAttention(const AttentionBatch &batch, int row, int first_token, int num_tokens, int kv_head,
-                bool has_next_head)
-      : batch_(batch), table_(batch.block_tables + (int64_t)row * batch.max_num_blocks),
-        kv_head_(kv_head), has_next_head_(has_next_head), group_size_(batch.group_size()),
-        num_queries_(num_tokens * group_size_), first_token_(first_token) {
-    num_keys_ = batch.seq_lens[row] - (batch.cu_seqlens_q[row + 1] - first_token) + 1;
-    first_key_ = batch.window ? std::max(0, num_keys_ - batch.window) : 0;
-  }
+  // next: what this core probably reads behind this, or null.
+  TileAttention(const AttentionBatch &batch, const TokenTile &tile, const KeyRange &keys,
+                const KeyRange *next)
+      : batch_(batch), keys_(keys), next_(next), group_size_(batch.group_size()),
+        num_queries_(tile.num_tokens * group_size_), first_token_(tile.first_token) {}
 
   void run() {
     const float scale = 1.0f / std::sqrt((float)(D * LANES));
@@ -65,14 +79,13 @@ template <class T, int D> class TileAttention {
         seen_[q].weighted[d] = splat(0.0f);
         query_[q][d] = load((const T *)batch_.query + place(q) + d * LANES) * scale;
       }
-    const int most_keys = num_keys(num_queries_ - 1);
-    for (int first = first_key_; first < most_keys; first += CHUNK_KEYS) {
+    for (int first = keys_.first_key; first < keys_.most_keys; first += CHUNK_KEYS) {
       switch (num_queries_ == group_size_ ? group_size_ : 0) {
-        case 1: add_chunk_of_few<1>(first, most_keys); break;
-        case 2: add_chunk_of_few<2>(first, most_keys); break;
-        case 3: add_chunk_of_few<3>(first, most_keys); break;
-        case 4: add_chunk_of_few<4>(first, most_keys); break;
-        default: add_chunk(first, most_keys);
+        case 1: add_chunk_of_few<1>(first); break;
+        case 2: add_chunk_of_few<2>(first); break;
+        case 3: add_chunk_of_few<3>(first); break;
+        case 4: add_chunk_of_few<4>(first); break;
+        default: add_chunk(first);
       }
     }
     for (int q = 0; q < num_queries_; q++)
@@ -96,42 +109,39 @@ template <class T, int D> class TileAttention {
   // Token by token, each with the heads of the group.
   int64_t place(int q) const {
     const int64_t token = first_token_ + q / group_size_;
-    return (token * batch_.num_heads + kv_head_ * group_size_ + q % group_size_) * D * LANES;
+    return (token * batch_.num_heads + keys_.kv_head * group_size_ + q % group_size_) * D * LANES;
   }
 
-  int num_keys(int q) const { return num_keys_ + q / group_size_; }
+  int num_keys(int q) const { return keys_.num_keys + q / group_size_; }
 
   // Where in a cache the entries of a chunk's keys are; how many these are.
-  int find(int64_t (&at)[CHUNK_KEYS], int first, int most_keys) const {
-    const int count = std::min(CHUNK_KEYS, most_keys - first);
+  int find(int64_t (&at)[CHUNK_KEYS], int first, const KeyRange &keys) const {
+    const int count = std::min(CHUNK_KEYS, keys.most_keys - first);
     int block = first / batch_.block_size, slot = first % batch_.block_size;
     for (int j = 0; j < count; j++) {
-      const int64_t index = (int64_t)table_[block] * batch_.block_size + slot;
-      at[j] = (index * batch_.num_kv_heads + kv_head_) * D * LANES;
+      const int64_t index = (int64_t)keys.table[block] * batch_.block_size + slot;
+      at[j] = (index * batch_.num_kv_heads + keys.kv_head) * D * LANES;
       if (++slot == batch_.block_size) slot = 0, block++;
     }
     return count;
   }
 
-  // The keys that this core reads next: of the next chunk, or the first of the next head's.
+  // The keys of the next chunk, here or of what is read behind this.
   Ahead find_ahead(int first) const {
     Ahead ahead;
-    const int most_keys = num_keys(num_queries_ - 1);
-    if (first + CHUNK_KEYS < most_keys) {
-      ahead.count = find(ahead.at, first + CHUNK_KEYS, most_keys);
-    } else if (has_next_head_) {
-      ahead.count = find(ahead.at, first_key_, most_keys);
-      for (int j = 0; j < ahead.count; j++) ahead.at[j] += D * LANES;
-    }
+    if (first + CHUNK_KEYS < keys_.most_keys)
+      ahead.count = find(ahead.at, first + CHUNK_KEYS, keys_);
+    else if (next_)
+      ahead.count = find(ahead.at, next_->first_key, *next_);
     return ahead;
   }
 
   // `add_chunk` for the Q queries of one token: they meet each key and value as it is read, so
   // that nothing is unpacked into memory, and what comes next is fetched in the mean time.
-  template <int Q> void add_chunk_of_few(int first, int most_keys) {
+  template <int Q> void add_chunk_of_few(int first) {
     int64_t at[CHUNK_KEYS];
     float weights[Q][CHUNK_KEYS];
-    const int count = find(at, first, most_keys);
+    const int count = find(at, first, keys_);
     const Ahead ahead = find_ahead(first);
     for (int j = 0; j < count; j += LANES) {
       ahead.fetch(batch_.key_cache, j, LANES);
@@ -170,10 +180,10 @@ template <class T, int D> class TileAttention {
     for (int q = 0; q < Q; q++) store(scores[q] + first, sums(products[q]));
   }
 
-  void add_chunk(int first, int most_keys) {
+  void add_chunk(int first) {
     int64_t at[CHUNK_KEYS];
     float weights[MAX_QUERIES][CHUNK_KEYS];
-    const int count = find(at, first, most_keys);
+    const int count = find(at, first, keys_);
     for (int j = 0; j < count; j += LANES) score(at + j, std::min(LANES, count - j), j, weights);
     f32x16 values[CHUNK_KEYS][D];
     for (int j = 0; j < count; j++) unpack(batch_.value_cache, at[j], values[j]);
@@ -248,17 +258,11 @@ template <class T, int D> class TileAttention {
   static constexpr int TOGETHER = D <= 8 ? 3 : 1;  // whose sums stay in registers
 
   const AttentionBatch &batch_;
-  const int32_t *table_;
-  const int kv_head_;
-  const bool has_next_head_;
+  const KeyRange &keys_;
+  const KeyRange *const next_;
   const int group_size_, num_queries_, first_token_;
-  int first_key_, num_keys_;  // of the first token
   f32x16 query_[MAX_QUERIES][D];
   Seen<D> seen_[MAX_QUERIES];
-};
-
-struct TokenTile {
-  int row, first_token, num_tokens;
 };
 
 std::vector<TokenTile> cut(const AttentionBatch &batch) {
@@ -277,13 +281,20 @@ template <class T, int D> void attend(const AttentionBatch &batch) {
   const int num_tiles = (int)tiles.size(), num_heads = batch.num_kv_heads;
   const int heads_of_part = num_tiles >= TILES_OF_THREAD * num_threads() ? num_heads : 1;
   const int parts_of_tile = num_heads / heads_of_part;
-  run_parts(num_tiles * parts_of_tile, [&](int part) {
-    const TokenTile &tile = tiles[part / parts_of_tile];
-    const int first = part % parts_of_tile * heads_of_part;
-    for (int i = 0; i < heads_of_part; i++)
-      TileAttention<T, D>(batch, tile.row, tile.first_token, tile.num_tokens, first + i,
-                          i + 1 < heads_of_part)
-          .run();
+  const int num_parts = num_tiles * parts_of_tile;
+  const auto keys_of = [&](int part, int i) {
+    return KeyRange(batch, tiles[part / parts_of_tile], part % parts_of_tile * heads_of_part + i);
+  };
+  run_parts(num_parts, [&](int part) {
+    // The other cores take the parts between this one and this core's next, if all are alike.
+    const int next_part = std::min(part + num_threads(), num_parts - 1);
+    for (int i = 0; i < heads_of_part; i++) {
+      const bool is_last = i + 1 == heads_of_part;
+      const KeyRange keys = keys_of(part, i);
+      const KeyRange next = is_last ? keys_of(next_part, 0) : keys_of(part, i + 1);
+      const TokenTile &tile = tiles[part / parts_of_tile];
+      TileAttention<T, D>(batch, tile, keys, is_last && next_part <= part ? nullptr : &next).run();
+    }
   });
 }
 

@@ -12,12 +12,22 @@ namespace {
 // Fewer rows than this are quicker on one thread than handed out.
 constexpr int ROWS_OF_PART = 8;
 
-template <class Row> void run_rows(int num_rows, const Row &row) {
+template <class Rows> void run_ranges(int num_rows, const Rows &rows) {
   const int num_parts = (num_rows + ROWS_OF_PART - 1) / ROWS_OF_PART;
   run_parts(num_parts, [&](int part) {
-    const int last = std::min(num_rows, (part + 1) * ROWS_OF_PART);
-    for (int i = part * ROWS_OF_PART; i < last; i++) row(i);
+    rows(part * ROWS_OF_PART, std::min(num_rows, (part + 1) * ROWS_OF_PART));
   });
+}
+
+template <class Row> void run_rows(int num_rows, const Row &row) {
+  run_ranges(num_rows, [&](int first, int end) {
+    for (int i = first; i < end; i++) row(i);
+  });
+}
+
+// Memory that is written soon, all of it at once: a write that waits for memory holds up the next.
+void expect_writes(const void *at, int64_t bytes) {
+  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch((const char *)at + i, 1);
 }
 
 // x null: of the residual alone; else of x + residual, which goes to `added` in R, the wider type.
@@ -95,12 +105,17 @@ void rotate(const void *qkv, const void *cos, const void *sin, void *query, void
             void *value_cache, const int64_t *slots, int num_tokens, const Heads &heads) {
   const int64_t query_size = (int64_t)heads.num_heads * heads.head_dim;
   const int64_t entry_size = (int64_t)heads.num_kv_heads * heads.head_dim;
-  run_rows(num_tokens, [=](int token) {
-    rotate_and_cache((const T *)qkv + token * (query_size + 2 * entry_size),
-                     (const T *)cos + (int64_t)token * heads.rotary_dim,
-                     (const T *)sin + (int64_t)token * heads.rotary_dim,
-                     (T *)query + token * query_size, (T *)key_cache + slots[token] * entry_size,
-                     (T *)value_cache + slots[token] * entry_size, heads);
+  run_ranges(num_tokens, [=](int first, int end) {
+    for (int token = first; token < end; token++) {
+      expect_writes((T *)key_cache + slots[token] * entry_size, entry_size * sizeof(T));
+      expect_writes((T *)value_cache + slots[token] * entry_size, entry_size * sizeof(T));
+    }
+    for (int token = first; token < end; token++)
+      rotate_and_cache((const T *)qkv + token * (query_size + 2 * entry_size),
+                       (const T *)cos + (int64_t)token * heads.rotary_dim,
+                       (const T *)sin + (int64_t)token * heads.rotary_dim,
+                       (T *)query + token * query_size, (T *)key_cache + slots[token] * entry_size,
+                       (T *)value_cache + slots[token] * entry_size, heads);
   });
 }
 

@@ -26,6 +26,9 @@ struct Packed {
   }
 };
 
+// Blocks of a tile of up to MAX_TILE_ROWS rows.
+int tile_width(int m) { return m <= LANES ? MAX_TILE_BLOCKS : 2; }
+
 void multiply_many_rows(const bf16 *x, const Packed &packed, const bf16 *bias, bf16 *out, int m,
                         int n) {
   const int num_blocks = num_blocks_of(n), ahead = 2 * num_threads();
@@ -33,6 +36,25 @@ void multiply_many_rows(const bf16 *x, const Packed &packed, const bf16 *bias, b
     const int left = 2 * part, right = std::min(left + 1, num_blocks - 1);
     multiply_panel(packed.panel(x, m, left, right, right + ahead < num_blocks ? ahead : 0),
                    side_by_side(out, bias, left * LANES, n));
+  });
+}
+
+// Some blocks of gates and then, as many, what they let through.
+void gate_few_rows(const bf16 *x, const Packed &packed, const bf16 *bias, bf16 *out, int m, int n) {
+  const int num_blocks = n / LANES, width = tile_width(m);
+  run_parts((num_blocks + width - 1) / width, [&](int part) {
+    const int first = part * width, blocks = std::min(width, num_blocks - first);
+    alignas(64) float gates[MAX_TILE_ROWS * MAX_TILE_BLOCKS * LANES];
+    alignas(64) float ups[MAX_TILE_ROWS * MAX_TILE_BLOCKS * LANES];
+    multiply_tile({x, packed.block(first), m, blocks, packed.k, gates, packed.k});
+    multiply_tile({x, packed.block(num_blocks + first), m, blocks, packed.k, ups, packed.k});
+    for (int block = 0; block < blocks; block++) {
+      const PanelWriter writer = gated(out, bias, (first + block) * LANES, n);
+      for (int row = 0; row < m; row++) {
+        const int at = (row * blocks + block) * LANES;
+        writer.write(row, gates + at, ups + at);
+      }
+    }
   });
 }
 
@@ -53,7 +75,7 @@ void segue_linear(const bf16 *x, const bf16 *packed, const bf16 *bias, bf16 *out
                   int k) {
   if (has_many_rows(m)) return multiply_many_rows(x, {packed, k}, bias, out, m, n);
   const int num_blocks = num_blocks_of(n);
-  const int width = m <= LANES ? MAX_TILE_BLOCKS : 2;
+  const int width = tile_width(m);
   run_parts((num_blocks + width - 1) / width, [&](int part) {
     const int first = part * width, blocks = std::min(width, num_blocks - first);
     alignas(64) float sums[MAX_TILE_ROWS * MAX_TILE_BLOCKS * LANES];
@@ -67,8 +89,9 @@ void segue_linear(const bf16 *x, const bf16 *packed, const bf16 *bias, bf16 *out
 
 bool segue_gated_linear(const bf16 *x, const bf16 *packed, const bf16 *bias, bf16 *out, int m,
                         int n, int k) {
+  if (!has_many_rows(m)) return gate_few_rows(x, {packed, k}, bias, out, m, n), true;
   // The other products are quicker by two blocks that lie together.
-  if (!has_many_rows(m) || multiply_tile != multiply_amx) return false;
+  if (multiply_tile != multiply_amx) return false;
   const int num_blocks = n / LANES, ahead = num_threads();
   run_parts(num_blocks, [&](int gate) {
     multiply_panel(Packed{packed, k}.panel(x, m, gate, gate + num_blocks,

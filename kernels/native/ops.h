@@ -9,7 +9,7 @@ extern "C" {
 void segue_linear(const bf16 *x, const bf16 *packed, const bf16 *bias, bf16 *out, int m, int n,
                   int k);
 // weight [2 * n][k], gates before what they let through -> out [m][n], the bits of the product and
-// `segue_silu_and_mul`. n is a multiple of LANES. False: not for so few rows, or this machine.
+// `segue_silu_and_mul`. n is a multiple of LANES. False: not for so many rows on this machine.
 bool segue_gated_linear(const bf16 *x, const bf16 *packed, const bf16 *bias, bf16 *out, int m,
                         int n, int k);
 void segue_linear_float(const float *x, const float *packed, const float *bias, float *out, int m,
