@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from segue.config import MAX_PORT
 from segue.grpc_tls import TlsConfig
 
 
@@ -43,7 +44,7 @@ class ExecutorServiceConfig(TlsConfig):
     gpu_memory_utilization: float = field(
         default=0.9, metadata={"help": "share of a GPU's memory for weights and KV cache"}
     )
-    block_size: int = field(default=16, metadata={"help": "tokens in a KV cache block"})
+    block_size: int = field(default=16, metadata={"help": "tokens in a KV cache block", "least": 1})
     kv_cache_bytes: int = field(default=1 << 30, metadata={"help": "memory of the KV cache"})
     num_blocks: int = field(
         default=0, metadata={"help": "KV cache blocks; 0: as many as --kv-cache-bytes holds"}
@@ -62,8 +63,12 @@ class ExecutorServiceConfig(TlsConfig):
     draft_model: Path | None = field(
         default=None, metadata={"help": "directory of a smaller model with the same vocabulary"}
     )
-    heartbeat_s: float = field(default=0.5, metadata={"help": "between two signs of life"})
-    metrics_port: int = field(default=0, metadata={"help": "port of /metrics; 0: none"})
+    heartbeat_s: float = field(
+        default=0.5, metadata={"help": "between two signs of life", "least": 0.01}
+    )
+    metrics_port: int = field(
+        default=0, metadata={"help": "port of /metrics; 0: none", "most": MAX_PORT}
+    )
     health_listen: str = field(
         default="", metadata={"help": "address of a plain health service for probes; empty: none"}
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from segue.config import MAX_PORT
 from segue.grpc_tls import TlsConfig
 
 
@@ -17,7 +18,9 @@ class GatewayConfig(TlsConfig):
 
     model: Path = field(metadata={"help": "model directory (tokenizer, template, limits)"})
     host: str = field(default="127.0.0.1", metadata={"help": "address to serve HTTP on"})
-    port: int = field(default=8000, metadata={"help": "port to serve HTTP on; 0: any free one"})
+    port: int = field(
+        default=8000, metadata={"help": "port to serve HTTP on; 0: any free one", "most": MAX_PORT}
+    )
     gateway_id: str = field(
         default="g0", metadata={"help": "stable identity of this gateway at the scheduler"}
     )
@@ -44,7 +47,9 @@ class GatewayConfig(TlsConfig):
     lease_ttl_s: float = field(
         default=3.0, metadata={"help": "a scheduler that is silent for longer is left"}
     )
-    heartbeat_s: float = field(default=0.5, metadata={"help": "between two signs of life"})
+    heartbeat_s: float = field(
+        default=0.5, metadata={"help": "between two signs of life", "least": 0.01}
+    )
     scheduler_wait_s: float = field(
         default=30.0, metadata={"help": "a new request waits for a scheduler; then 503"}
     )

@@ -11,10 +11,12 @@ from hashlib import blake2b
 from scheduler_svc.core.engine_state import EngineConfig
 from scheduler_svc.core.scheduler_config import CHANGEABLE, SchedulerConfig
 from scheduler_svc.core.three_queue.config import ThreeQueueConfig
+from segue.config import MAX_PORT
 from segue.grpc_tls import TlsConfig
 from segue.version import STATE_SCHEMA_VERSION
 
 HASH_ALGORITHM = "blake2b-16"  # of blocks
+DURABILITIES = ("everysec", "always", "replicated")  # the store's own: server_check.Durability
 
 
 @dataclass(slots=True, frozen=True)
@@ -56,10 +58,16 @@ class SchedulerServiceConfig(TlsConfig):
     priority_aging_s: float = field(
         default=0.0, metadata={"help": "waiting this long counts as one level; 0: no ageing"}
     )
-    block_size: int = field(default=16, metadata={"help": "tokens in a KV cache block"})
-    max_num_batched_tokens: int = field(default=2048, metadata={"help": "tokens in one step"})
-    max_num_seqs: int = field(default=128, metadata={"help": "requests running at a time"})
-    max_model_len: int = field(default=8192, metadata={"help": "tokens in prompt and output"})
+    block_size: int = field(default=16, metadata={"help": "tokens in a KV cache block", "least": 1})
+    max_num_batched_tokens: int = field(
+        default=2048, metadata={"help": "tokens in one step", "least": 1}
+    )
+    max_num_seqs: int = field(
+        default=128, metadata={"help": "requests running at a time", "least": 1}
+    )
+    max_model_len: int = field(
+        default=8192, metadata={"help": "tokens in prompt and output", "least": 1}
+    )
     enable_prefix_caching: bool = field(default=True, metadata={"help": "reuse cached prefixes"})
     enable_chunked_prefill: bool = field(default=True, metadata={"help": "split long prompts"})
     long_prefill_token_threshold: int = field(
@@ -87,10 +95,14 @@ class SchedulerServiceConfig(TlsConfig):
         metadata={"help": "most drafts of a request in a step; its executor makes them"},
     )
     max_queued_requests: int = field(
-        default=1024, metadata={"help": "requests waiting; more are refused"}
+        default=1024, metadata={"help": "requests waiting; more are refused", "least": 1}
     )
-    lease_ttl_s: float = field(default=3.0, metadata={"help": "a silent leader is replaced after"})
-    heartbeat_s: float = field(default=0.5, metadata={"help": "between two signs of life"})
+    lease_ttl_s: float = field(
+        default=3.0, metadata={"help": "a silent leader is replaced after", "least": 0.1}
+    )
+    heartbeat_s: float = field(
+        default=0.5, metadata={"help": "between two signs of life", "least": 0.01}
+    )
     executor_grace_s: float = field(
         default=5.0, metadata={"help": "an unconnected executor is given up after"}
     )
@@ -111,7 +123,9 @@ class SchedulerServiceConfig(TlsConfig):
     trace_slow_step_ms: int = field(
         default=1000, metadata={"help": "a step that takes longer is traced all the same"}
     )
-    metrics_port: int = field(default=0, metadata={"help": "port of /metrics; 0: none"})
+    metrics_port: int = field(
+        default=0, metadata={"help": "port of /metrics; 0: none", "most": MAX_PORT}
+    )
 
     health_listen: str = field(
         default="", metadata={"help": "address of a plain health service for probes; empty: none"}
@@ -124,6 +138,9 @@ class SchedulerServiceConfig(TlsConfig):
         if not 0 <= self.trace_step_ratio <= 1:
             raise ValueError(f"--trace-step-ratio: {self.trace_step_ratio} is not from 0 to 1")
         TlsConfig.__post_init__(self)
+        if self.durability not in DURABILITIES:
+            known = ", ".join(DURABILITIES)
+            raise ValueError(f"--durability: {self.durability!r} is not one of {known}")
         is_asked = self.preempt_for_admission or self.priority_aging_s
         if is_asked and self.policy == "three_queue":
             raise ValueError("three_queue has neither --preempt-for-admission nor ageing")

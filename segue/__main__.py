@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import pkgutil
 import sys
 from collections.abc import Sequence
@@ -32,9 +33,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     args.unknown = unknown
     try:
-        return args.func(args)
+        code = args.func(args)
+        sys.stdout.flush()
+        return code
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:  # whoever read it has seen enough: `segue state | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141  # as a shell says it of a program that SIGPIPE ended
 
 
 if __name__ == "__main__":

@@ -6,12 +6,14 @@ has started.
 
 A field `kv_cache_bytes: int = field(default=0, metadata={"help": "…"})` is the flag
 `--kv-cache-bytes` and the variable `SEGUE_KV_CACHE_BYTES`. A bool is `--x` and `--no-x`; a
-tuple of str is comma separated; a field without a default must be given.
+tuple of str is comma separated; a field without a default must be given. A number is finite, not
+below `least` of its metadata (default 0) and not above `most`.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
 import types
@@ -26,6 +28,7 @@ from segue.config_file import BadConfigFile, Scalar, read_config_file
 ConfigT = TypeVar("ConfigT")
 Reader = Callable[[str], Any]
 
+MAX_PORT = 65535
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off", ""})
 
@@ -111,6 +114,7 @@ def config_from(
         given = getattr(namespace, one.name, environ.get(variable(one.name), in_file))
         if given is not None:
             values[one.name] = _read(one.name, hints[one.name], given)
+            _require_in_range(one, values[one.name])
         elif one.default is MISSING and one.default_factory is MISSING:
             _fail(_program(), f"{flag(one.name)} (or {variable(one.name)}) must be given")
     try:
@@ -140,6 +144,17 @@ def _read(name: str, hint: Any, given: Any) -> Any:
         return _reader(hint)(given)
     except ValueError:
         _fail(_program(), f"{flag(name)} ({variable(name)}): {given!r} is not {metavar(hint)}")
+
+
+def _require_in_range(one: Field[Any], value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return
+    least, most = one.metadata.get("least", 0), one.metadata.get("most", math.inf)
+    if not math.isfinite(value):
+        _fail(_program(), f"{flag(one.name)}: {value} is no finite number")
+    if not least <= value <= most:
+        limit = f"below {least}" if value < least else f"above {most}"
+        _fail(_program(), f"{flag(one.name)}: {value} is {limit}")
 
 
 def read_text(hint: Any, text: str) -> Any:

@@ -23,7 +23,9 @@ def read_config_file(path: Path, names: Collection[str]) -> dict[str, Scalar]:
     import yaml  # only who is given a file needs it
 
     try:
-        content: object = yaml.safe_load(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        content: object = yaml.safe_load(text)
+        root = cast("object", yaml.compose(text, yaml.SafeLoader))  # pyright: ignore[reportUnknownMemberType]
     except OSError as error:
         raise BadConfigFile(f"--config {path}: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -33,6 +35,10 @@ def read_config_file(path: Path, names: Collection[str]) -> dict[str, Scalar]:
         return {}
     if not isinstance(content, dict):
         raise BadConfigFile(f"--config {path}: one `name: value` a line is wanted")
+    assert isinstance(root, yaml.MappingNode)
+    keys = [str(key.value) for key, _ in root.value]  # here, one that is there twice is there twice
+    if twice := next((key for key in keys if keys.count(key) > 1), None):
+        raise BadConfigFile(f"--config {path}: {twice} is there twice")
     values: dict[str, Scalar] = {}
     for key, value in cast("dict[object, object]", content).items():
         name = str(key).replace("-", "_")

@@ -10,6 +10,8 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from segue.config import MAX_PORT
+
 EXECUTOR_FLAGS = (
     *("dtype", "kv_cache_bytes", "num_blocks", "num_cpu_blocks", "num_threads"),
     *("block_size", "max_model_len", "heartbeat_s", "trace_slow_step_ms"),
@@ -48,7 +50,9 @@ class ServeConfig:
         default=(), metadata={"help": "names of the model in the API; default: its directory's"}
     )
     host: str = field(default="127.0.0.1", metadata={"help": "address to serve HTTP on"})
-    port: int = field(default=8000, metadata={"help": "port to serve HTTP on; 0: any free one"})
+    port: int = field(
+        default=8000, metadata={"help": "port to serve HTTP on; 0: any free one", "most": MAX_PORT}
+    )
     state_dir: Path | None = field(
         default=None, metadata={"help": "state directory; default: one for each model"}
     )
@@ -90,7 +94,7 @@ class ServeConfig:
     gpu_memory_utilization: float | None = field(
         default=None, metadata={"help": "share of a GPU's memory for weights and KV cache"}
     )
-    block_size: int = field(default=16, metadata={"help": "tokens in a KV cache block"})
+    block_size: int = field(default=16, metadata={"help": "tokens in a KV cache block", "least": 1})
     kv_cache_bytes: int | None = field(default=None, metadata={"help": "of each executor"})
     num_blocks: int | None = field(
         default=None, metadata={"help": "KV cache blocks of each executor, instead of bytes"}
@@ -124,8 +128,6 @@ class ServeConfig:
     )
 
     def __post_init__(self) -> None:
-        if not 0 <= self.port <= 65535:
-            raise ValueError(f"--port: {self.port} is not a port")
         if bool(self.speculative_method) != bool(self.num_speculative_tokens):
             raise ValueError("--speculative-method and --num-speculative-tokens need each other")
         for name in COUNTS:

@@ -29,7 +29,12 @@ PROBE_TIMEOUT_S = 2.0
 
 
 class PortTaken(Exception):
-    """The message is one readable line."""
+    """The message is one readable line: what is wrong, and what to do."""
+
+    def __init__(self, what: str, advice: str = "choose another with --port") -> None:
+        super().__init__(f"{what}; {advice}")
+        self.what = what
+        self.advice = advice
 
 
 @dataclass(slots=True, frozen=True)
@@ -190,12 +195,13 @@ def require_free(host: str, port: int) -> None:
         one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             one.bind((host, port))
+        except OverflowError as error:
+            raise PortTaken(f"port {port}: there is none above 65535") from error
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
-                reason = "is taken; choose another with --port"
-            else:
-                reason = f"can not be used: {error.strerror}"
-            raise PortTaken(f"port {port} of {host} {reason}") from error
+                raise PortTaken(f"port {port} of {host} is taken") from error
+            text = f"port {port} of {host} can not be used: {error.strerror}"
+            raise PortTaken(text, "choose another with --host or --port") from error
 
 
 def _service_name(service: str) -> dict[str, str]:

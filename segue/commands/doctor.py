@@ -29,11 +29,14 @@ if TYPE_CHECKING:
     from argparse import _SubParsersAction  # pyright: ignore[reportPrivateUsage]
 
 
+DURABILITIES = ("everysec", "always", "replicated")
+
+
 def register(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser("doctor", help="whether this machine can serve")
     parser.add_argument("--model", type=Path, metavar="PATH", help="what is to be served")
     parser.add_argument("--redis-url", metavar="URL", help="check this Redis instead of a program")
-    parser.add_argument("--durability", default="everysec", help="everysec | always | replicated")
+    parser.add_argument("--durability", default="everysec", choices=DURABILITIES)
     parser.add_argument("--host", default="127.0.0.1", help="address to serve HTTP on")
     parser.add_argument("--port", type=int, default=8000, help="port to serve HTTP on")
     parser.add_argument("--num-gateways", type=int, default=1, help="on --port and those after it")
@@ -63,7 +66,7 @@ def examine(args: argparse.Namespace) -> list[Finding]:
         check_python(),
         *check_executor(),
         *redis,
-        check_ports(args.host, args.port, args.num_gateways, _serving()),
+        check_ports(args.host, args.port, args.num_gateways, _serving(args.state_dir)),
         check_model(args.model, _demo_model()),
         check_disk(args.state_dir or default_state_directory("")),
         check_clock(redis_now_s),
@@ -84,9 +87,9 @@ def _shown(finding: Finding, url: str) -> Finding:
     return Finding(finding.name, finding.level, text, finding.advice)
 
 
-def _serving() -> str | None:
+def _serving(state_dir: Path | None) -> str | None:
     try:
-        return running_serve(None)[1].url
+        return running_serve(state_dir)[1].url
     except NothingServed:
         return None
 

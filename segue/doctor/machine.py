@@ -44,10 +44,10 @@ def check_ports(host: str, first: int, count: int, serving: str | None) -> Findi
     for port in range(first, first + count):
         try:
             require_free(host, port)
-        except PortTaken:
+        except PortTaken as error:
             if serving is not None and serving.endswith(f":{port}"):
                 return ok("ports", f"{port} of {host}: `segue serve` answers there")
-            return fail("ports", f"{port} of {host} is taken", "choose another with --port")
+            return fail("ports", error.what, error.advice)
     ports = str(first) if count == 1 else f"{first} to {first + count - 1}"
     return ok("ports", f"{ports} of {host}: free")
 

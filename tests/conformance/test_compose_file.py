@@ -20,6 +20,7 @@ from scheduler_svc.__main__ import STOP_GRACE_S as SCHEDULER_STOP_GRACE_S
 from scheduler_svc.config import SchedulerServiceConfig
 from segue.config import parse_config
 from segue.grpc_server import EXECUTOR_SERVICE, SCHEDULER_SERVICE
+from segue.version import VERSION
 from tests.compose_file import read_compose_file, read_env_file, scrape_targets, seconds
 from tests.source_tree import ROOT
 
@@ -228,6 +229,7 @@ def test_env_is_the_one_list() -> None:
     used = set(re.findall(r"\$\{(\w+)", TEXT))
     assert set(read_env_file()) - used == set()
     assert used - set(read_env_file()) == {"HEALTH_INTERVAL"}
+    assert read_env_file()["SEGUE_TAG"] == VERSION
     images = re.findall(r"^ +image: (.*)$", TEXT, re.MULTILINE)
     assert [one for one in images if "${" not in one] == []
     published = re.findall(r"^ +ports: (.*)$", TEXT, re.MULTILINE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -55,6 +56,24 @@ def test_a_successor_of_a_killed_scheduler_keeps_what_was_set(served: Served) ->
     running = {int(n) for n in re.findall(r" step \d+ .* running (\d+)", served.log())}
     assert running
     assert max(running) == 1
+
+
+def test_the_doctor_knows_whose_port_it_is(served: Served) -> None:
+    port = served.url.rpartition(":")[2].partition("/")[0]
+    command = [sys.executable, "-m", "segue", "doctor", "--port", port]
+    command += ["--state-dir", str(served.state_dir)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert f"{port} of 127.0.0.1: `segue serve` answers there" in done.stdout
+
+
+def test_a_reader_that_has_seen_enough_is_no_fault(served: Served) -> None:
+    """As of `segue state | head -1`: the pipe is closed before anything is written to it."""
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    command = [sys.executable, "-m", "segue", "state", "--state-dir", str(served.state_dir)]
+    done = subprocess.run(command, stdout=write_end, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(write_end)
+    assert (done.returncode, done.stderr) == (141, "")
 
 
 def test_unset_lets_the_flag_say_it_again(served: Served) -> None:

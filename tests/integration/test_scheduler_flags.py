@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from scheduler_svc.config import DURABILITIES
+from scheduler_svc.store.server_check import Durability
 from segue.config import parse_config
 from segue.passed_on_flags import FlagRefused, check_scheduler_flags
 from segue.serve_config import ServeConfig
@@ -17,6 +19,8 @@ from segue.serve_config import ServeConfig
         ("unified", ["--max-paddings", "5"], "swap, --delay-factor and --max-paddings are three_"),
         ("nosuch:Policy", [], "--policy nosuch:Policy: No module named 'nosuch'"),
         ("unified", ["stray"], "unknown argument stray"),
+        ("unified", ["--max-num-seqs", "0"], "--max-num-seqs: 0 is below 1"),
+        ("unified", ["--durability", "x"], "--durability: 'x' is not one of everysec, always"),
     ],
 )
 def test_the_scheduler_says_what_it_would_not_take(
@@ -32,3 +36,7 @@ def test_the_scheduler_says_what_it_would_not_take(
 def test_flags_that_the_scheduler_takes_pass() -> None:
     config = parse_config(ServeConfig, ["--policy", "three_queue", "--block-size", "32"], {})
     check_scheduler_flags(config, ["--preemption-mode", "swap", "--max-paddings", "512"])
+
+
+def test_the_durabilities_are_the_store_s() -> None:
+    assert tuple(level.value for level in Durability) == DURABILITIES

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from segue.config import parse_config, parse_known_config, to_flags
+from segue.config import MAX_PORT, parse_config, parse_known_config, to_flags
 
 
 class Colour(Enum):
@@ -102,6 +102,37 @@ def test_help_says_default_unit_and_variable(capsys: pytest.CaptureFixture[str])
     assert "100% of a lease, in seconds (default 3.0, SEGUE_LEASE_TTL_S)" in text
 
 
+@dataclass(slots=True, frozen=True)
+class Limited:
+    """Numbers that may not be just any."""
+
+    num_seqs: int = field(default=1, metadata={"help": "", "least": 1})
+    metrics_port: int = field(default=0, metadata={"help": "", "most": MAX_PORT})
+    ttl_s: float = 0.5
+    limit: int | None = None
+
+
+@pytest.mark.parametrize(
+    ("argv", "line"),
+    [
+        (["--num-seqs", "0"], "--num-seqs: 0 is below 1"),
+        (["--metrics-port", "70000"], "--metrics-port: 70000 is above 65535"),
+        (["--ttl-s", "-1"], "--ttl-s: -1.0 is below 0"),
+        (["--ttl-s", "nan"], "--ttl-s: nan is no finite number"),
+        (["--limit", "-2"], "--limit: -2 is below 0"),
+    ],
+)
+def test_a_number_out_of_range_is_one_line_and_exit_code_2(
+    argv: Sequence[str], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse_config(Limited, argv, {})
+    assert ended.value.code == 2
+    printed = capsys.readouterr().err
+    assert line in printed
+    assert printed.count("\n") == 1
+
+
 def test_unknown_arguments_are_handed_back_in_order() -> None:
     argv = ["--max-num-seqs", "4", "--model", "m", "--verbose"]
     _, unknown = parse_known_config(Example, argv, {})
@@ -154,6 +185,7 @@ def test_a_variable_beats_the_file_and_a_flag_beats_both(tmp_path: Path) -> None
         ("num-blocks:", "num-blocks has no value"),
         ("num-blocks: {a: 1}", "num-blocks has no value"),
         ("num-blocks: 1\nnum_blocks: 2", "num_blocks is there twice"),
+        ("num-blocks: 1\nnum-blocks: 2", "num-blocks is there twice"),
         ("- a", "one `name: value` a line is wanted"),
         ("a: [", "it is no YAML"),
     ],

@@ -49,6 +49,12 @@ def test_a_port_that_is_taken_fails_and_names_the_flag() -> None:
     assert says(machine.check_ports("127.0.0.1", port, 1, None), Level.OK, "free")
 
 
+def test_a_port_that_is_none_and_an_address_of_others_fail() -> None:
+    assert says(machine.check_ports("127.0.0.1", 65535, 2, None), Level.FAIL, "none above 65535")
+    found = machine.check_ports("203.0.113.5", 1, 1, None)
+    assert says(found, Level.FAIL, "can not be used", "--host")
+
+
 def test_a_model_directory_is_read(tmp_path: Path) -> None:
     assert says(machine.check_model(tmp_path, tmp_path), Level.FAIL, "config.json")
     write_hand_model(tmp_path / "hand")
