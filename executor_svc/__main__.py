@@ -76,6 +76,7 @@ def _load(config: ExecutorServiceConfig) -> ModelRunner:
         swap_space_bytes=config.swap_space_bytes,
         max_model_len=config.max_model_len,
         num_threads=config.num_threads,
+        populates_cache=config.populate_kv_cache,
         device=config.device,
         gpu_memory_utilization=config.gpu_memory_utilization,
         is_deterministic=config.deterministic,

@@ -49,6 +49,10 @@ class ExecutorServiceConfig(TlsConfig):
     num_blocks: int = field(
         default=0, metadata={"help": "KV cache blocks; 0: as many as --kv-cache-bytes holds"}
     )
+    populate_kv_cache: bool = field(
+        default=True,
+        metadata={"help": "take the KV cache's memory at the start, and not as it is used"},
+    )
     num_cpu_blocks: int = field(default=0, metadata={"help": "blocks to swap out to; 0: none"})
     swap_space_bytes: int = field(
         default=0, metadata={"help": "memory to swap out to, instead of --num-cpu-blocks"}

@@ -57,7 +57,7 @@ class KVCache:
         if num_blocks == 0:
             return torch.zeros(shape, dtype=spec.dtype)
         # Zeros, since a masked slot is multiplied by weight 0, which NaN would survive; numpy's,
-        # since these take no memory until a block is used.
+        # since these take no memory until a block is used, or `cache_population` asks for it.
         zeros = np.zeros(math.prod(shape) * spec.dtype.itemsize, dtype=np.uint8)
         return torch.from_numpy(zeros).view(spec.dtype).view(shape)
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 import kernels
+from executor_svc.cache_population import populate_in_background
 from executor_svc.compute_device import ComputeDevice, choose_device
 from executor_svc.draft_model import DraftModel
 from executor_svc.drafts import NgramProposer
@@ -52,6 +53,7 @@ class LoadOptions:
     swap_space_bytes: int = 0  # instead of num_cpu_blocks
     max_model_len: int = 0  # 0: the model's own
     num_threads: int = 0  # 0: torch's choice, the number of cores
+    populates_cache: bool = False  # the KV cache's memory is asked for now, not at first use
     speculative_method: str = ""  # "": none
     draft_model: Path | None = None
     device: str = "auto"
@@ -139,6 +141,8 @@ def load_model_runner(
     step = _gpu_step(model, kv_cache, device, options.max_model_len) if device.is_gpu else None
     if not device.is_gpu and all(p.native is not None for p in model.products().values()):
         kernels.leave_threads_to_native()
+    if options.populates_cache and not device.is_gpu:
+        populate_in_background(kv_cache)
     return ModelRunner(model, kv_cache, options.max_model_len, proposer, step)
 
 
