@@ -43,8 +43,12 @@ def main() -> int:
     if not arguments.smoke and not torch.cuda.is_available():
         print("gpu_check: torch finds no GPU here; --smoke tries all of it on a CPU")
         return 2
+    try:
+        arguments.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        print(f"gpu_check: --out {arguments.out}: {error.strerror}")
+        return 2
     report = run_all(is_smoke=arguments.smoke, deadline=time.monotonic() + arguments.seconds)
-    arguments.out.mkdir(parents=True, exist_ok=True)
     (arguments.out / "gpu_check.json").write_text(json.dumps(report, indent=1) + "\n")
     table = as_table(report)
     (arguments.out / "gpu_check.md").write_text(table)
@@ -53,8 +57,9 @@ def main() -> int:
 
 
 def run_all(is_smoke: bool, deadline: float) -> dict[str, Any]:
-    from scripts.gpu_check_kernels import check_kernels, measure_limits, time_kernels
+    from scripts.gpu_check_kernels import check_kernels
     from scripts.gpu_check_serving import measure_serving
+    from scripts.gpu_check_times import measure_limits, time_kernels
 
     failures: dict[str, str] = {}
     started = time.monotonic()

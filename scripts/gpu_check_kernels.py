@@ -1,12 +1,11 @@
-"""Checks and times kernels for `gpu_check.py`, each against the reference and its own limit.
+"""Checks kernels for `gpu_check.py`, each against the reference.
 
-Knows the kernels' wrappers and shapes; starts no process. Invariant: a time is the best of several
-rounds on the device, with the cache of the card overwritten by what lies between.
+Knows the kernels' wrappers and shapes; starts no process. Invariant: every op of
+`kernels.triton.ops` has a case.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -16,11 +15,12 @@ import torch.nn.functional as F
 from kernels import AttentionMetadata, AttentionShape, reference
 from kernels.triton import ops
 from kernels.triton.attention_plan import plan_triton_attention
+from kernels.triton.penalties import PenaltyColumns
 from kernels.triton.sample_tokens import DrawColumns
 
 HAS_GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if HAS_GPU else "cpu")
-ROUNDS = 20
+TOLERANCES = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 4e-2}
 Case = tuple[str, Callable[[], Any], Callable[[], Any]]
 
 
@@ -75,11 +75,12 @@ class PagedBatch:
 
 def check_kernels(is_smoke: bool) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
-    for name, got, expected in [*_attention_cases(is_smoke), *_other_cases(is_smoke)]:
+    cases = [*_attention_cases(is_smoke), *_other_cases(is_smoke), *_cache_cases(is_smoke)]
+    for name, got, expected in [*cases, _penalties_case(is_smoke), _drafts_case()]:
         error = ""
         try:
             actual, wanted = got().cpu(), expected().cpu()
-            tolerance = {torch.float32: 1e-4, torch.float16: 1e-2}.get(wanted.dtype, 4e-2)
+            tolerance = TOLERANCES.get(wanted.dtype, 0.0)  # token ids have to be the same
             torch.testing.assert_close(actual, wanted, rtol=tolerance, atol=tolerance)
         except Exception as found:  # noqa: BLE001 (a kernel that raises is a kernel that is wrong)
             error = f"{type(found).__name__}: {found}"
@@ -137,6 +138,93 @@ def _other_cases(is_smoke: bool) -> list[Case]:
     return [*cases, _sampling_case(is_smoke)]
 
 
+def _cache_cases(is_smoke: bool) -> list[Case]:
+    """Rotation, and what writes into a cache: each changes its own copy of it."""
+    num_tokens, heads, dim = (3, 2, 64) if is_smoke else (300, 8, 128)
+    cases: list[Case] = []
+    for dtype in [torch.float32] if is_smoke else [torch.float32, torch.bfloat16, torch.float16]:
+        x = noise(num_tokens, heads, dim, dtype=dtype)
+        angles = noise(num_tokens, dim // 2, dtype=torch.float32)
+        cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)
+        rotation = (torch.cat(pair, dim=1).unsqueeze(1) for pair in ((cos, cos), (-sin, sin)))
+        wide_cos, wide_sin = rotation
+        blocks = noise(2, num_tokens, 16, heads, dim, dtype=dtype)
+        slots = torch.randperm(num_tokens * 16, device=DEVICE)[:num_tokens]
+        slots[0] = -1  # fills a batch up
+        sources = torch.arange(0, num_tokens - 1, 2, dtype=torch.int32, device=DEVICE)
+
+        def cached(write: Any, x: Any = x, blocks: Any = blocks, slots: Any = slots) -> Any:
+            keys, values = blocks.clone()
+            write(x, x.flip(0), keys, values, slots)
+            return torch.stack([keys, values])
+
+        def copied(copy: Any, blocks: Any = blocks, sources: Any = sources) -> Any:
+            changed = blocks.clone()
+            copy(changed, changed, sources, sources + 1)
+            return changed
+
+        cases += [
+            (
+                f"rotary_embedding {dtype}",
+                lambda x=x, c=wide_cos, s=wide_sin: ops.rotary_embedding(x, c, s),
+                lambda x=x, c=cos, s=sin: reference.rotary_embedding(x, c, s),
+            ),
+            (
+                f"reshape_and_cache {dtype}",
+                lambda cached=cached: cached(ops.reshape_and_cache),
+                lambda cached=cached: cached(reference.reshape_and_cache),
+            ),
+            (
+                f"copy_blocks {dtype}",
+                lambda copied=copied: copied(ops.copy_blocks),
+                lambda copied=copied: copied(reference.copy_blocks),
+            ),
+        ]
+    return cases
+
+
+def penalty_columns(num_rows: int, num_tokens: int) -> PenaltyColumns:
+    """The first half of each row's tokens is its prompt."""
+    ids = torch.randint(0, 1000, (num_rows, num_tokens), dtype=torch.int32, device=DEVICE)
+    lengths = torch.full((num_rows,), num_tokens, dtype=torch.int32, device=DEVICE)
+    values = [torch.full((num_rows,), value, device=DEVICE) for value in (0.5, 0.25, 1.3)]
+    rows = torch.arange(num_rows, device=DEVICE)
+    return PenaltyColumns(rows, ids, lengths // 2, lengths, *values)
+
+
+def _penalties_case(is_smoke: bool) -> Case:
+    logits = noise(3, 1100 if is_smoke else 128_256, dtype=torch.float32)
+    columns = penalty_columns(3, 20 if is_smoke else 2000)
+
+    def got() -> torch.Tensor:
+        changed = logits.clone()
+        ops.apply_penalties(changed, columns)
+        return changed
+
+    def expected() -> torch.Tensor:
+        half = columns.token_ids.shape[1] // 2
+        tokens = columns.token_ids.tolist()
+        return torch.stack(
+            [
+                reference.apply_penalties(row, ids[:half], ids[half:], (0.5, 0.25, 1.3))
+                for row, ids in zip(logits.cpu(), tokens, strict=True)
+            ]
+        )
+
+    return ("apply_penalties", got, expected)
+
+
+def _drafts_case() -> Case:
+    sampled, drafts = torch.tensor([[5, 1, 2, 3, 9, 9, 4, 5], [0, 1, 2, 0, 8, 9, 4, 0]])
+    starts = torch.tensor([0, 1, 4, 8], dtype=torch.int32)
+    given = (sampled, drafts, starts)
+    return (
+        "verify_drafts",
+        lambda: ops.verify_drafts(*(part.to(DEVICE) for part in given), max_positions=4),
+        lambda: reference.verify_drafts(*given),
+    )
+
+
 def _sampling_case(is_smoke: bool) -> Case:
     num_rows, vocab_size = (4, 1100) if is_smoke else (64, 128_256)
     logits = 3 * noise(num_rows, vocab_size, dtype=torch.float32)
@@ -169,105 +257,3 @@ def draw_columns(num_rows: int) -> DrawColumns:
         seeds,
         torch.zeros_like(seeds),
     )
-
-
-def seconds(run: Callable[[], Any], is_smoke: bool) -> float:
-    """Of one call, the best of several rounds."""
-    run()  # compiles
-    if not HAS_GPU:
-        started = time.perf_counter()
-        run()
-        return time.perf_counter() - started
-    flush = torch.empty(64 << 20, dtype=torch.int32, device=DEVICE)
-    best = float("inf")
-    for _ in range(3 if is_smoke else ROUNDS):
-        flush.zero_()  # more than any card's L2
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        run()
-        end.record()
-        end.synchronize()
-        best = min(best, start.elapsed_time(end) / 1000)
-    return best
-
-
-def measure_limits(is_smoke: bool) -> dict[str, float]:
-    """What this machine was seen to do: bytes read and written, FLOPs of a large product."""
-    source = torch.ones((1 << 20) if is_smoke else (1 << 30), dtype=torch.uint8, device=DEVICE)
-    target = torch.empty_like(source)
-    copy_s = seconds(lambda: target.copy_(source), is_smoke)
-    size = 128 if is_smoke else 8192
-    a, b = noise(size, size, dtype=torch.bfloat16), noise(size, size, dtype=torch.bfloat16)
-    product_s = seconds(lambda: a @ b, is_smoke)
-    return {
-        "copy_bytes_per_s": 2 * source.nbytes / copy_s,
-        "matmul_flops_per_s": 2.0 * size**3 / product_s,
-    }
-
-
-def time_kernels(limits: dict[str, float], is_smoke: bool) -> list[dict[str, Any]]:
-    dtype = torch.float32 if is_smoke else torch.bfloat16
-    shape = AttentionShape(*((4, 2, 64, 16) if is_smoke else (32, 8, 128, 16)), dtype)
-    rows: list[dict[str, Any]] = []
-    loads = [(2, 40)] if is_smoke else [(1, 32_768), (32, 4096), (256, 1024)]
-    for num_rows, context in loads:
-        batch = PagedBatch(shape, [(1, context)] * num_rows)
-        num_bytes = 2 * batch.context * shape.num_kv_heads * shape.head_dim * dtype.itemsize
-        taken = seconds(batch.attend, is_smoke)
-        name = f"decode {num_rows} x {context}"
-        sdpa = seconds(_torch_attention(shape, num_rows, 1, context), is_smoke)
-        rows.append(_row(name, taken, num_bytes / limits["copy_bytes_per_s"], sdpa))
-    for num_rows, length in [(1, 20)] if is_smoke else [(1, 8192), (8, 2048)]:
-        batch = PagedBatch(shape, [(length, length)] * num_rows)
-        flops = 2.0 * num_rows * shape.num_heads * shape.head_dim * length * length
-        taken = seconds(batch.attend, is_smoke)
-        sdpa = seconds(_torch_attention(shape, num_rows, length, length), is_smoke)
-        limit = flops / limits["matmul_flops_per_s"]
-        rows.append(_row(f"prefill {num_rows} x {length}", taken, limit, sdpa))
-    return [*rows, *_time_memory_bound(limits, is_smoke)]
-
-
-def _time_memory_bound(limits: dict[str, float], is_smoke: bool) -> list[dict[str, Any]]:
-    num_tokens, size, vocab = (3, 256, 1100) if is_smoke else (4096, 4096, 128_256)
-    dtype = torch.float32 if is_smoke else torch.bfloat16
-    x, weight = noise(num_tokens, size, dtype=dtype), noise(size, dtype=dtype)
-    residual = x.float()
-    logits = noise(2 if is_smoke else 256, vocab, dtype=torch.float32)
-    columns = draw_columns(len(logits))
-    indices = torch.arange(len(logits), device=DEVICE)
-    runs: list[tuple[str, Callable[[], Any], int]] = [
-        (
-            "add_rms_norm",
-            lambda: ops.add_rms_norm(x, residual, weight, 1e-5),
-            2 * (x.nbytes + residual.nbytes),
-        ),
-        ("silu_and_mul", lambda: ops.silu_and_mul(x), x.nbytes * 3 // 2),
-        ("sample_tokens", lambda: ops.sample_tokens(logits, columns, indices), logits.nbytes),
-    ]
-    return [
-        _row(name, seconds(run, is_smoke), num_bytes / limits["copy_bytes_per_s"], None)
-        for name, run, num_bytes in runs
-    ]
-
-
-def _torch_attention(
-    shape: AttentionShape, num_rows: int, num_queries: int, context: int
-) -> Callable[[], Any]:
-    """torch's own, over keys that lie side by side; it has no paged cache."""
-    kv_size = (num_rows, shape.num_kv_heads, context, shape.head_dim)
-    query = noise(num_rows, shape.num_heads, num_queries, shape.head_dim, dtype=shape.dtype)
-    keys, values = noise(*kv_size, dtype=shape.dtype), noise(*kv_size, dtype=shape.dtype)
-    is_causal = num_queries > 1
-    return lambda: F.scaled_dot_product_attention(
-        query, keys, values, is_causal=is_causal, enable_gqa=True
-    )
-
-
-def _row(name: str, taken: float, limit: float, torch_s: float | None) -> dict[str, Any]:
-    return {
-        "kernel": name,
-        "us": round(taken * 1e6, 1),
-        "limit us": round(limit * 1e6, 1),
-        "% of limit": round(100 * limit / taken, 1),
-        "torch SDPA us": "" if torch_s is None else round(torch_s * 1e6, 1),
-    }

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import tempfile
 import time
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +45,10 @@ TINY = LLAMA_3_8B | {
     "max_position_embeddings": 256,
     "dtype": "float32",
 }
+# Until a step is launched; what follows waits for the device, and spins while it does.
+HOST_SECONDS = re.compile(
+    r'^segue:executor_phase_seconds_total\{.*phase="(?:prepare|forward)".*\} (\S+)', re.MULTILINE
+)
 COLUMNS = {
     "streams": "streams",
     "tokens_per_s": "tokens/s",
@@ -92,10 +98,18 @@ def measure_serving(is_smoke: bool, seconds: float) -> list[dict[str, Any]]:
 
 
 def _measure(served: Served, load: Load) -> dict[str, Any]:
-    before = Counters.read(served)
+    before, host_before = Counters.read(served), _host_seconds(served)
     result = asyncio.run(run_closed_loop(served.url, load, seed=2 + load.num_streams))
-    found = figures(load, result, before, Counters.read(served))
+    after, host_s = Counters.read(served), _host_seconds(served) - host_before
+    found = figures(load, result, before, after)
+    num_steps = after.executor_since(before)["segue:executor_steps_total"]
     row = {title: found[name] for name, title in COLUMNS.items()}
     row["scheduler us per step"] = sum(found["scheduler_us_per_step"].values())
+    row["executor host ms per step"] = round(1000 * host_s / num_steps, 2)
     row["executor CPU ms per step"] = found["cpu_ms_per_step"].get("executor-0", "")
     return row
+
+
+def _host_seconds(served: Served) -> float:
+    with urllib.request.urlopen(served.metrics_url("executor-0"), timeout=5) as response:
+        return sum(float(value) for value in HOST_SECONDS.findall(response.read().decode()))

@@ -29,7 +29,9 @@ class InProcessLine:
     """With the defaults of the services."""
 
     def __init__(self, model: Path, num_threads: int = 0) -> None:
-        self._runner = load_model_runner(model, LoadOptions(num_threads=num_threads, populates_cache=True))
+        self._runner = load_model_runner(
+            model, LoadOptions(num_threads=num_threads, populates_cache=True)
+        )
         self._requests: dict[str, Request] = {}
         config = SchedulerServiceConfig().engine_config().scheduler
         self._config = config.for_capacity(self._runner.capacity)

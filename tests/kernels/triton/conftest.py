@@ -26,7 +26,11 @@ def poisoned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
         fresh = allocate(*arguments, **options)
         return fresh.fill_(float("nan") if fresh.is_floating_point() else -77)
 
+    def like(tensor: torch.Tensor) -> torch.Tensor:
+        return full_of_nan(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+
     monkeypatch.setattr(torch, "empty", full_of_nan)
+    monkeypatch.setattr(torch, "empty_like", like)
 
 
 @pytest.fixture(autouse=True)

@@ -41,3 +41,19 @@ def test_keys_and_values_are_layers() -> None:
     cache[:, :, 1] = noise(2, 2, 16, 1, 8)
     copy_blocks(cache.flatten(0, 1), cache.flatten(0, 1), ids(1), ids(2))
     assert torch.equal(cache[:, :, 2], cache[:, :, 1])
+
+
+@pytest.mark.parametrize(("num_layers", "num_blocks"), [(1, 2**21 + 2), (3, 2**20 + 2)])
+def test_offsets_beyond_32_bits(num_layers: int, num_blocks: int) -> None:
+    """A block, or a layer, behind 2**31 words; only the pages that are written take memory."""
+    block_words = 1024
+    size, strides = (
+        (num_layers, num_blocks, block_words),
+        (num_blocks * block_words, block_words, 1),
+    )
+    cache = torch.empty_strided(size, strides, dtype=torch.int32, device=DEVICE)
+    expected = torch.arange(num_layers * block_words, dtype=torch.int32, device=DEVICE)
+    expected = expected.view(num_layers, block_words)
+    cache[:, num_blocks - 1] = expected
+    copy_blocks(cache, cache, ids(num_blocks - 1), ids(num_blocks - 2))
+    assert torch.equal(cache[:, num_blocks - 2], expected)

@@ -89,3 +89,16 @@ def test_reshape_and_cache(dtype: torch.dtype) -> None:
     reference.reshape_and_cache(key, value, expected[0], expected[1], slots)
     torch.testing.assert_close(got, expected, rtol=0, atol=0, equal_nan=True)
     assert int(got.isfinite().sum()) == 2 * 4 * 3 * 24
+
+
+def test_a_slot_beyond_32_bits() -> None:
+    """Only the pages that are written take memory."""
+    key, value = noise(2, 1, 64, dtype=torch.float16), noise(2, 1, 64, dtype=torch.float16, seed=1)
+    size, strides = (2**21 + 1, 16, 1, 64), (1024, 64, 64, 1)
+    keys, values = (
+        torch.empty_strided(size, strides, dtype=key.dtype, device=DEVICE) for _ in range(2)
+    )
+    reshape_and_cache(key, value, keys, values, torch.tensor([2**25 + 3, 5], device=DEVICE))
+    for cache, expected in ((keys, key), (values, value)):
+        assert torch.equal(cache[2**21, 3], expected[0])
+        assert torch.equal(cache[0, 5], expected[1])

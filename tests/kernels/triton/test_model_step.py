@@ -57,8 +57,8 @@ def tiny(tmp_path: Path) -> Path:
     return write_tiny_llama(tmp_path / "tiny", **SMALL)
 
 
-def gpu_driver(tiny: Path) -> ExecutorDriver:
-    place = LoadPlace(torch.float32, DEVICE)
+def gpu_driver(tiny: Path, dtype: torch.dtype = torch.float32) -> ExecutorDriver:
+    place = LoadPlace(dtype, DEVICE)
     driver = ExecutorDriver(build_model(tiny, read_model_config(tiny), place), BLOCKS)
     spec = driver.kv_cache.spec
     driver.kv_cache = GpuKVCache(spec, BLOCKS, 16, 4, DEVICE)
@@ -90,21 +90,28 @@ def test_the_same_tokens(tiny: Path, on_gpu: None, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.timeout(120)
-def test_deterministic(tiny: Path, on_gpu: None) -> None:
-    """A request alone, and beside another in other chunks: the same bits of its logits."""
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_deterministic(tiny: Path, on_gpu: None, dtype: torch.dtype) -> None:
+    """A request alone, and beside another in other chunks, preempted and computed again: the same
+    bits of its logits. In bfloat16 a step of decodes would have other tiles."""
     kernels.gpu.set_batch_invariant(True)
-    alone, beside = gpu_driver(tiny), gpu_driver(tiny)
+    alone, beside = gpu_driver(tiny, dtype), gpu_driver(tiny, dtype)
     prompt = list(range(30, 48))
     for driver in (alone, beside):
         driver.add("a", prompt)
     alone.prefill("a")
-    alone.decode(["a"], 1)
+    alone.decode(["a"], 4)
     beside.add("b", list(range(80, 83)))
     beside.step({"b": 3, "a": 7})
     beside.step({"a": 11, "b": 1})
+    beside.decode(["b", "a"], 2)
+    beside.preempt("a")
+    beside.decode(["b"], 1)
+    beside.step({"a": 16, "b": 1})
+    beside.prefill("a")
     beside.decode(["b", "a"], 1)
     assert alone.outputs("a") == beside.outputs("a")
-    for index in range(2):
+    for index in range(5):
         assert torch.equal(alone.logits["a", index], beside.logits["a", index])
 
 

@@ -60,8 +60,9 @@ def test_a_token_does_not_depend_on_its_chunk() -> None:
     whole = PagedCache(shape, [(45, 45)])
     tile = plan_triton_attention(whole.metadata, shape).tile
     output = attend(whole)
-    for num_queries in (1, 2, 33):
-        part = PagedCache(shape, [(num_queries, 45), (3, 9)])
+    # Beside another decode, whose step would have tiles of its own, and beside a chunk.
+    for num_queries, beside in ((1, 1), (1, 3), (2, 3), (33, 3)):
+        part = PagedCache(shape, [(num_queries, 45), (beside, 9)])
         part.keys, part.values = whole.keys, whole.values
         part.metadata.block_tables[0, :3] = whole.metadata.block_tables[0, :3]
         part.query[:num_queries] = whole.query[45 - num_queries :]

@@ -79,6 +79,21 @@ def test_the_same_draw(scale: float) -> None:
         assert not is_bad.any()
 
 
+@pytest.mark.parametrize("filters", [(1.0, 30, 1.0, 0.0), (1.0, 0, 0.5, 0.0), (1.0, 0, 1.0, 0.1)])
+def test_what_a_filter_takes_away(filters: tuple[float, int, float, float]) -> None:
+    """With noise that draws another token where there is no filter."""
+    logits = noise(1, VOCAB_SIZE)
+    index = torch.zeros(1, dtype=torch.int64, device=DEVICE)
+    for seed in range(100):
+        these, unfiltered = columns([filters], [seed]), columns([FILTERS[0]], [seed])
+        expected = drawn_by_reference(logits, these, index)
+        if expected != drawn_by_reference(logits, unfiltered, index):
+            break
+    else:
+        raise AssertionError("no seed tells")
+    assert sample_tokens(logits, these, index)[0].tolist() == expected
+
+
 @pytest.mark.slow
 def test_ties_are_kept_together() -> None:
     """Three share the second place, and top_k 2 keeps them all: each of the four is drawn."""
