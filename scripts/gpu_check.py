@@ -17,6 +17,7 @@ import json
 import os
 import platform
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -26,6 +27,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+PARTS = ("checks", "limits", "kernels", "serving")
 Rows = list[dict[str, Any]]
 
 
@@ -33,7 +35,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--smoke", action="store_true", help="on a CPU, with tiny shapes")
     parser.add_argument("--out", type=Path, default=Path("."), help="where the two files go")
-    parser.add_argument("--seconds", type=float, default=480.0, help="leave out what would be late")
+    parser.add_argument(
+        "--seconds", type=float, default=480.0, help="no part runs for longer than this"
+    )
     arguments = parser.parse_args()
     if arguments.smoke:
         os.environ["TRITON_INTERPRET"] = "1"  # before triton is imported
@@ -48,20 +52,43 @@ def main() -> int:
     except OSError as error:
         print(f"gpu_check: --out {arguments.out}: {error.strerror}")
         return 2
-    report = run_all(is_smoke=arguments.smoke, deadline=time.monotonic() + arguments.seconds)
-    (arguments.out / "gpu_check.json").write_text(json.dumps(report, indent=1) + "\n")
-    table = as_table(report)
-    (arguments.out / "gpu_check.md").write_text(table)
-    print(table)
+    report = empty_report(arguments.smoke)
+    hard_stop = threading.Timer(arguments.seconds, give_up, (report, arguments.out))
+    hard_stop.daemon = True
+    hard_stop.start()
+    run_all(report, deadline=time.monotonic() + arguments.seconds)
+    hard_stop.cancel()
+    write(report, arguments.out)
     return 1 if report["failures"] else 0
 
 
-def run_all(is_smoke: bool, deadline: float) -> dict[str, Any]:
+def empty_report(is_smoke: bool) -> dict[str, Any]:
+    parts = dict.fromkeys(PARTS)
+    return {"machine": machine(), "is_smoke": is_smoke, **parts, "failures": {}, "seconds": 0.0}
+
+
+def give_up(report: dict[str, Any], out: Path) -> None:
+    """Time is up, and a part hangs: what there is is written, and the process ends with it."""
+    late = next((name for name in PARTS if report[name] is None), PARTS[-1])
+    write(report | {"failures": {**report["failures"], late: "had not ended in time"}}, out)
+    os._exit(1)
+
+
+def write(report: dict[str, Any], out: Path) -> None:
+    (out / "gpu_check.json").write_text(json.dumps(report, indent=1) + "\n")
+    table = as_table(report)
+    (out / "gpu_check.md").write_text(table)
+    print(table, flush=True)
+
+
+def run_all(report: dict[str, Any], deadline: float) -> None:
+    """Fills the report in, part by part."""
     from scripts.gpu_check_kernels import check_kernels
     from scripts.gpu_check_serving import measure_serving
     from scripts.gpu_check_times import measure_limits, time_kernels
 
-    failures: dict[str, str] = {}
+    is_smoke: bool = report["is_smoke"]
+    failures: dict[str, str] = report["failures"]
     started = time.monotonic()
 
     def part(name: str, run: Callable[[], Any], seconds_needed: float) -> Any:
@@ -74,7 +101,6 @@ def run_all(is_smoke: bool, deadline: float) -> dict[str, Any]:
             failures[name] = traceback.format_exc(limit=8)
             return None
 
-    report: dict[str, Any] = {"machine": machine(), "is_smoke": is_smoke}
     report["checks"] = part("checks", lambda: check_kernels(is_smoke), 0)
     report["limits"] = part("limits", lambda: measure_limits(is_smoke), 0)
     limits = report["limits"]
@@ -84,9 +110,7 @@ def run_all(is_smoke: bool, deadline: float) -> dict[str, Any]:
     failures |= {
         f"check {row['kernel']}": row["error"] for row in report["checks"] or [] if row["error"]
     }
-    report["failures"] = failures
     report["seconds"] = round(time.monotonic() - started, 1)
-    return report
 
 
 def machine() -> dict[str, Any]:
@@ -112,7 +136,7 @@ def as_table(report: dict[str, Any]) -> str:
             "",
         ]
     lines.append(", ".join(f"{name} {value}" for name, value in report["machine"].items()))
-    for title in ("checks", "limits", "kernels", "serving"):
+    for title in PARTS:
         rows = report[title]
         if rows:
             lines += ["", f"## {title}", "", *_markdown(rows if isinstance(rows, list) else [rows])]

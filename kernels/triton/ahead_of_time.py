@@ -118,10 +118,13 @@ def main() -> int:
     if os.environ.get("TRITON_INTERPRET", "0") != "0":
         print("TRITON_INTERPRET is set: there is nothing to compile")
         return 2
-    targets = [int(target) for target in arguments.targets.split(",")]
-    parts = arguments.only.split(",")
+    targets, parts = arguments.targets.split(","), arguments.only.split(",")
+    if not all(target.isdecimal() for target in targets):
+        parser.error(f"--targets {arguments.targets}: numbers are wanted, as in 80,90")
     variants = [one for one in all_variants() if any(part in one.name for part in parts)]
-    compiled = (compile_variant(variant, target) for target in targets for variant in variants)
+    if not variants:
+        parser.error(f"--only {arguments.only}: no kernel has this in its name")
+    compiled = (compile_variant(variant, int(target)) for target in targets for variant in variants)
     if arguments.json:
         print(json.dumps([asdict(one) for one in compiled]))
     else:

@@ -30,9 +30,22 @@ def test_smoke(tmp_path: Path) -> None:
     assert {row["kernel"].split()[0] for row in report["checks"]} == KERNELS
     times = {row["kernel"].split()[0] for row in report["kernels"]}
     assert times == KERNELS - {"attention", "verify_drafts"} | {"decode", "prefill"}
+    attention = [row for row in report["kernels"] if row["kernel"].startswith(("dec", "pre"))]
+    assert all(row["torch SDPA us"] > 0 and row["torch flex us"] > 0 for row in attention)
     assert [row["streams"] for row in report["serving"]] == [1, 2]
     assert all(row["executor host ms per step"] > 0 for row in report["serving"])
     assert "no time below means a thing" in (tmp_path / "gpu_check.md").read_text()
+
+
+def test_what_there_is_when_time_is_up(tmp_path: Path) -> None:
+    """A part that hangs is ended, and what was before it is kept."""
+    command = [sys.executable, "scripts/gpu_check.py", "--smoke", "--out", str(tmp_path)]
+    command += ["--seconds", "0.001"]
+    shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert shown.returncode == 1, shown.stderr
+    report = json.loads((tmp_path / "gpu_check.json").read_text())
+    assert report["failures"]["checks"] == "had not ended in time"
+    assert report["machine"]["torch"] in shown.stdout
 
 
 def test_a_place_that_is_no_directory(tmp_path: Path) -> None:

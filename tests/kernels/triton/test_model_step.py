@@ -7,12 +7,14 @@ batches, block copies and swaps, and the sampler.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 import kernels.gpu
+from executor_svc.drafts import NgramProposer
 from executor_svc.gpu_kv_cache import GpuKVCache
 from executor_svc.gpu_step import GpuStep
 from executor_svc.kv_cache import KVCacheSpec
@@ -21,6 +23,7 @@ from executor_svc.model_runner import ModelRunner
 from segue.types import SamplingParams
 from tests.executor_driver import GREEDY, ExecutorDriver
 from tests.kernels.triton_device import DEVICE
+from tests.runner_lane import RunnerLane
 from tests.tiny_checkpoint import write_tiny_llama
 
 BLOCKS = 64
@@ -113,6 +116,24 @@ def test_deterministic(tiny: Path, on_gpu: None, dtype: torch.dtype) -> None:
     assert alone.outputs("a") == beside.outputs("a")
     for index in range(5):
         assert torch.equal(alone.logits["a", index], beside.logits["a", index])
+
+
+@pytest.mark.timeout(120)
+def test_drafts_change_no_text(tiny: Path, on_gpu: None) -> None:
+    texts: list[dict[str, list[int]]] = []
+    for num_drafts in (0, 3):
+        driver = gpu_driver(tiny)
+        step = GpuStep(driver.model, driver.kv_cache, DEVICE, max_context=128)
+        proposer = NgramProposer() if num_drafts else None
+        runner = ModelRunner(driver.model, driver.kv_cache, 128, proposer, step)
+        lane = RunnerLane(runner, num_spec_tokens=num_drafts)
+        for name, params in PARAMS.items():
+            biased = replace(params, logit_bias=((9, 6.0),), max_tokens=8)
+            lane.add(name, [9, 9, 9, 5, 9, 9, 9], biased)
+        lane.run()
+        texts.append(lane.outputs())
+    assert texts[0] == texts[1]
+    assert runner.num_accepted_draft_tokens > 0
 
 
 def test_swaps_and_copies(on_gpu: None) -> None:
