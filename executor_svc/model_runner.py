@@ -214,6 +214,7 @@ class ModelRunner:
         request_ids = [request_ids[row] for row in samples.rows]
         infos = [self._table.info(self._table.row_of[request_id]) for request_id in request_ids]
         first = verified.first_sample.tolist()
+        num_samples = np.diff(verified.first_sample, append=len(sampled.token_ids))
         taken = [
             range(start, start + accepted + 1)
             for start, accepted in zip(first, verified.num_accepted.tolist(), strict=True)
@@ -236,6 +237,7 @@ class ModelRunner:
             logprobs=logprobs,
             row_errors={info.request_id: info.error for info in infos if info.error},
             timings=timings,
+            num_verified_drafts=(num_samples - 1).tolist() if plan.draft_token_ids else [],
         )
 
     def _empty_table(self) -> RequestTable:

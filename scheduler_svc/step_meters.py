@@ -165,6 +165,7 @@ class StepMeters:
     def _note_drafts(self, engine: _Engine, taken: TakenResult) -> int:
         """Returns the generated tokens beyond one for each row."""
         result, num_beyond = taken.result, 0
+        verified = dict(zip(result.request_ids, result.num_verified_drafts, strict=False))
         rows = zip(
             result.request_ids, result.first_output_indices, result.sampled_token_ids, strict=True
         )
@@ -174,7 +175,8 @@ class StepMeters:
             finish = taken.outputs[request_id]
             end = finish.usage.num_output_tokens if finish else first_index + len(tokens)
             num_beyond += end - first_index - 1
-            num_drafts = len(taken.plan.draft_token_ids.get(request_id, ()))
+            num_planned = len(taken.plan.draft_token_ids.get(request_id, ()))
+            num_drafts = verified.get(request_id, num_planned)  # there may have been none to make
             if num_drafts:
                 self._note_draft(engine, taken.executor_id, num_drafts, len(tokens) - 1)
         return num_beyond

@@ -196,6 +196,8 @@ class ModelRunnerOutput:
 
     `sampled_token_ids[i][j]` is the output token of index `first_output_indices[i] + j` of
     `request_ids[i]`. `row_errors` names requests whose own row failed in a step that succeeded.
+    `num_verified_drafts[i]`: of the drafts that the plan had room for, those that were made. Empty
+    where the plan has none, or the executor does not say.
     """
 
     step_id: int
@@ -207,6 +209,7 @@ class ModelRunnerOutput:
     draft_token_ids: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
     row_errors: dict[str, str] = field(default_factory=dict[str, str])
     timings: StepTimings = field(default_factory=StepTimings)
+    num_verified_drafts: list[int] = field(default_factory=list[int])
 
 
 @dataclass(slots=True, frozen=True)

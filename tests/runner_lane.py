@@ -51,6 +51,8 @@ class RunnerLane:
         self.num_steps = 0
         self.num_preemptions = 0
         self.num_blocks_swapped = {"in": 0, "out": 0}
+        self.num_planned_drafts = 0
+        self.num_verified_drafts = 0
         self._planned: deque[SchedulerOutput] = deque()
 
     def add(self, request_id: str, prompt: list[int], params: SamplingParams) -> None:
@@ -70,6 +72,8 @@ class RunnerLane:
             plan = self._planned.popleft()
             result: ModelRunnerOutput = self.runner.execute(decode_step(encode_step(plan)))
             assert not result.row_errors
+            self.num_planned_drafts += sum(map(len, plan.draft_token_ids.values()))
+            self.num_verified_drafts += sum(result.num_verified_drafts)
             self.scheduler.update_from_output(plan, result, 0)
             if all(request.is_finished for request in self.requests.values()):
                 return

@@ -190,7 +190,7 @@ class StepStats(_message.Message):
     def __init__(self, num_running: _Optional[int] = ..., num_waiting: _Optional[int] = ..., num_swapped: _Optional[int] = ..., num_free_blocks: _Optional[int] = ..., num_cached_blocks: _Optional[int] = ..., token_budget_left: _Optional[int] = ...) -> None: ...
 
 class ModelRunnerOutput(_message.Message):
-    __slots__ = ("step_id", "generation", "request_ids", "first_output_indices", "num_tokens", "token_ids", "logprobs_rows", "logprobs", "draft_request_ids", "num_draft_tokens", "draft_token_ids", "error_request_ids", "errors", "timings")
+    __slots__ = ("step_id", "generation", "request_ids", "first_output_indices", "num_tokens", "token_ids", "logprobs_rows", "logprobs", "draft_request_ids", "num_draft_tokens", "draft_token_ids", "error_request_ids", "errors", "timings", "num_verified_drafts")
     STEP_ID_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     REQUEST_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -205,6 +205,7 @@ class ModelRunnerOutput(_message.Message):
     ERROR_REQUEST_IDS_FIELD_NUMBER: _ClassVar[int]
     ERRORS_FIELD_NUMBER: _ClassVar[int]
     TIMINGS_FIELD_NUMBER: _ClassVar[int]
+    NUM_VERIFIED_DRAFTS_FIELD_NUMBER: _ClassVar[int]
     step_id: int
     generation: _types_pb2.Generation
     request_ids: _containers.RepeatedScalarFieldContainer[str]
@@ -219,7 +220,8 @@ class ModelRunnerOutput(_message.Message):
     error_request_ids: _containers.RepeatedScalarFieldContainer[str]
     errors: _containers.RepeatedScalarFieldContainer[str]
     timings: StepTimings
-    def __init__(self, step_id: _Optional[int] = ..., generation: _Optional[_Union[_types_pb2.Generation, _Mapping]] = ..., request_ids: _Optional[_Iterable[str]] = ..., first_output_indices: _Optional[_Iterable[int]] = ..., num_tokens: _Optional[_Iterable[int]] = ..., token_ids: _Optional[_Iterable[int]] = ..., logprobs_rows: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[_Union[_types_pb2.TokenLogprobs, _Mapping]]] = ..., draft_request_ids: _Optional[_Iterable[str]] = ..., num_draft_tokens: _Optional[_Iterable[int]] = ..., draft_token_ids: _Optional[_Iterable[int]] = ..., error_request_ids: _Optional[_Iterable[str]] = ..., errors: _Optional[_Iterable[str]] = ..., timings: _Optional[_Union[StepTimings, _Mapping]] = ...) -> None: ...
+    num_verified_drafts: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, step_id: _Optional[int] = ..., generation: _Optional[_Union[_types_pb2.Generation, _Mapping]] = ..., request_ids: _Optional[_Iterable[str]] = ..., first_output_indices: _Optional[_Iterable[int]] = ..., num_tokens: _Optional[_Iterable[int]] = ..., token_ids: _Optional[_Iterable[int]] = ..., logprobs_rows: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[_Union[_types_pb2.TokenLogprobs, _Mapping]]] = ..., draft_request_ids: _Optional[_Iterable[str]] = ..., num_draft_tokens: _Optional[_Iterable[int]] = ..., draft_token_ids: _Optional[_Iterable[int]] = ..., error_request_ids: _Optional[_Iterable[str]] = ..., errors: _Optional[_Iterable[str]] = ..., timings: _Optional[_Union[StepTimings, _Mapping]] = ..., num_verified_drafts: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class StepTimings(_message.Message):
     __slots__ = ("idle_us", "prepare_us", "forward_us", "sample_us")

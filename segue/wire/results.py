@@ -20,6 +20,7 @@ def step_result_to_proto(result: ModelRunnerOutput) -> executor_pb2.ModelRunnerO
         first_output_indices=result.first_output_indices,
         num_tokens=[len(token_ids) for token_ids in result.sampled_token_ids],
         token_ids=flatten(result.sampled_token_ids),
+        num_verified_drafts=result.num_verified_drafts,
         timings=executor_pb2.StepTimings(
             idle_us=result.timings.idle_us,
             prepare_us=result.timings.prepare_us,
@@ -63,4 +64,5 @@ def step_result_from_proto(message: executor_pb2.ModelRunnerOutput) -> ModelRunn
             forward_us=timings.forward_us,
             sample_us=timings.sample_us,
         ),
+        num_verified_drafts=list(message.num_verified_drafts),
     )

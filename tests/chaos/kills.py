@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from tests.chaos.step_gate import StepGate
 from tests.chaos.streams import Ask, Stream, Streams
 from tests.served import Served, wait_until
+
+Metrics = dict[str, float]
+IsDue = Callable[[Metrics, Metrics], bool]  # of the leader's, before a step and behind it
 
 
 @asynccontextmanager
@@ -74,10 +77,12 @@ async def with_kills(
     num_kills: int,
     most_steps: int,
     names: Sequence[str] = ("scheduler-0",),
+    is_due: IsDue | None = None,
 ) -> list[Stream]:
     """What the streams gave, with `names` killed `num_kills` times in the middle of them.
 
-    A kill comes while some of up to `most_steps` steps run, or while one waits.
+    A kill comes while some of up to `most_steps` steps run, or while one waits. It is put
+    off, step by step, until `is_due` says so.
     """
     async with held_streams(served, gate, asked) as streams:
         for _ in range(num_kills):
@@ -85,6 +90,18 @@ async def with_kills(
             await let_run(
                 streams, gate, num_steps=num_steps, num_tokens=rng.randint(1, num_steps // 2)
             )
+            if is_due is not None:
+                await _run_until(served, gate, streams, is_due)
             assert all(stream.finish_reason is None for stream in streams.all)
             await kill(served, names)
     return streams.all
+
+
+async def _run_until(served: Served, gate: StepGate, streams: Streams, is_due: IsDue) -> None:
+    before = await asyncio.to_thread(served.metrics, "scheduler-0")
+    while True:
+        await let_run(streams, gate, num_steps=1, num_tokens=1)
+        after = await asyncio.to_thread(served.metrics, "scheduler-0")
+        if is_due(before, after):
+            return
+        before = after

@@ -1,5 +1,5 @@
-"""Kill the scheduler and the executor while requests are swapped out, and while drafts are in
-flight: the clients see what they see of a plain serve that nobody disturbs.
+"""Kill the scheduler and the executor while requests are swapped out and a step waits that swaps,
+and while drafts are in flight: the clients see what they see of a plain serve that nobody disturbs.
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.kills import with_kills
+from tests.chaos.kills import Metrics, with_kills
 from tests.chaos.step_gate import StepGate
 from tests.chaos.streams import Stream, Streams, asks, undisturbed
 from tests.served import ONE_THREAD, Served, wait_until
 
 MOST_STEPS = 30  # of up to 4 tokens for a stream, which has to be open at the last kill
 ASKED = asks(8, max_tokens=150)
-SWAP = ["--policy", "three_queue", "--preemption-mode", "swap", "--num-blocks", "40"]
+# All prompts fit, and the third block of each request does not: swapping begins with the decodes.
+SWAP = ["--policy", "three_queue", "--preemption-mode", "swap", "--num-blocks", "20"]
 # Blocks of 16 slots with a key and a value of 4 bytes: room for about half of what is swapped out
 # at the worst, so that some are recomputed instead.
 SWAP += ["--swap-space-bytes", str(24 * 16 * 8)]
@@ -35,8 +36,13 @@ def expected(hand_model: Path, tmp_path_factory: pytest.TempPathFactory) -> list
 
 
 @pytest.fixture(scope="module", params=["swap", "draft_model", "ngram"])
+def mode(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture(scope="module")
 def served(
-    request: pytest.FixtureRequest,
+    mode: str,
     hand_model: Path,
     gate: StepGate,
     tmp_path_factory: pytest.TempPathFactory,
@@ -48,7 +54,7 @@ def served(
             *("--speculative-method", "draft_model", "--num-speculative-tokens", "2"),
             *("--draft-model", str(hand_model)),
         ],
-    }[request.param]
+    }[mode]
     state_dir = tmp_path_factory.mktemp("serve") / "state"
     running = Served(hand_model, state_dir, flags, ONE_THREAD | gate.environ)
     yield running
@@ -80,6 +86,7 @@ def _swaps_and_drafts(served: Served) -> float:
     ids=["scheduler", "executor", "both"],
 )
 async def test_kills_change_nothing(
+    mode: str,
     served: Served,
     gate: StepGate,
     expected: list[Stream],
@@ -89,9 +96,22 @@ async def test_kills_change_nothing(
 ) -> None:
     most_steps = MOST_STEPS // num_kills
     streams = await with_kills(
-        served, gate, ASKED, rng, num_kills=num_kills, most_steps=most_steps, names=names
+        served,
+        gate,
+        ASKED,
+        rng,
+        num_kills=num_kills,
+        most_steps=most_steps,
+        names=names,
+        is_due=_is_swapping if mode == "swap" else None,  # drafts are in every step
     )
     assert_same(streams, expected)
+
+
+def _is_swapping(before: Metrics, after: Metrics) -> bool:
+    """Requests are swapped out, and the step that waits copies blocks."""
+    num_swapped = after["segue:swapped_blocks_total"] - before["segue:swapped_blocks_total"]
+    return after["vllm:num_requests_swapped"] > 0 and num_swapped > 0
 
 
 async def test_all_blocks_come_back(served: Served) -> None:

@@ -96,6 +96,7 @@ RESULT = ModelRunnerOutput(
     draft_token_ids={"a": [9, 8]},
     row_errors={"c": "NaN"},
     timings=StepTimings(1, 2, 3, 4),
+    num_verified_drafts=[3, 0],
 )
 FINISH = Finish(FinishReason.LENGTH, Usage(3, 4, 2), stop_reason=0, message="why")
 OUTPUT = RequestOutput("r", 2, (5, 6), LOGPROBS, FINISH, num_cached_tokens=16)

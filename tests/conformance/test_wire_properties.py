@@ -140,6 +140,7 @@ def results(draw: st.DrawFn) -> ModelRunnerOutput:
         draft_token_ids={i: list(draw(token_tuples)) for i in draw(subset)},
         row_errors={i: draw(names) for i in draw(st.lists(names, unique=True, max_size=2))},
         timings=draw(st.builds(StepTimings, uint64, uint64, uint64, uint64)),
+        num_verified_drafts=[draw(uint32) for _ in request_ids],
     )
 
 

@@ -98,6 +98,14 @@ def test_prompt_look_up(model_dir: Path, undisturbed: RunnerLane) -> None:
     assert drafting.num_steps < undisturbed.num_steps
 
 
+def test_a_result_says_how_many_drafts_were_made(model_dir: Path) -> None:
+    """Fewer than the plans had room for: the acceptance rate is of these."""
+    drafting = lane(runner(model_dir, speculative_method="ngram"), NUM_DRAFTS)
+    drafting.run()
+    assert drafting.num_verified_drafts == drafting.runner.num_draft_tokens
+    assert 0 < drafting.num_verified_drafts < drafting.num_planned_drafts
+
+
 def test_drafting_is_a_phase_of_its_own(model_dir: Path) -> None:
     """So it is a span of its own where steps are traced; without drafts there is none."""
     for num_drafts, expected in ((NUM_DRAFTS, ["draft"]), (0, [])):

@@ -101,6 +101,17 @@ def test_accepted_drafts_are_counted_by_position(bench: Bench) -> None:
     assert bench.total("vllm:generation_tokens_total") == 5
 
 
+def test_only_drafts_that_were_made_are_counted(bench: Bench) -> None:
+    """A plan has room for them before it is known whether there is anything to propose."""
+    plan = step(draft_token_ids={"a": [-1, -1, -1], "b": [-1, -1, -1]})
+    rows = {"a": (4, [1, 9]), "b": (1, [7])}
+    bench.commit(taken(plan, rows, num_verified_drafts=[2, 0]))
+    assert bench.total("vllm:spec_decode_num_drafts_total") == 1
+    assert bench.total("vllm:spec_decode_num_draft_tokens_total") == 2
+    assert bench.total("vllm:spec_decode_num_accepted_tokens_total") == 1
+    assert bench.total("vllm:generation_tokens_total") == 3
+
+
 def test_tokens_behind_a_stop_were_not_generated(bench: Bench) -> None:
     """A request that ends at the second of four accepted tokens has two."""
     plan = step(draft_token_ids={"a": [1, 2, 3]})
