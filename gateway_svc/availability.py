@@ -13,6 +13,7 @@ class Availability:
         self._stall_s = stall_s
         self._is_connected = False
         self._has_executor = False
+        self._is_store_down = False
         self._was_available = False
         self._unavailable_since: float | None = now
         self._last_progress = now
@@ -21,7 +22,7 @@ class Availability:
 
     @property
     def is_available(self) -> bool:
-        """A leader answers, and it has an executor."""
+        """A leader answers, it can commit, and it has an executor."""
         return self._unavailable_since is None
 
     @property
@@ -36,9 +37,17 @@ class Availability:
         self._num_steps_finished = None
         self._update(now)
 
-    def set_status(self, *, has_executor: bool, num_steps_finished: int, now: float) -> None:
-        """What the leader says of its executors. Any change of the count of steps is progress."""
+    def set_status(
+        self,
+        *,
+        has_executor: bool,
+        num_steps_finished: int,
+        now: float,
+        is_store_down: bool = False,
+    ) -> None:
+        """What the leader says of itself. Any change of the count of steps is progress."""
         self._has_executor = has_executor
+        self._is_store_down = is_store_down
         if num_steps_finished != self._num_steps_finished:
             self._num_steps_finished = num_steps_finished
             self._last_progress = now
@@ -55,14 +64,18 @@ class Availability:
 
     def why_not_ready(self, now: float) -> str | None:
         if not self._was_available or self.unavailable_for(now) > self._stall_s:
-            what = "executor" if self._is_connected else "scheduler"
-            return f"no {what} for {self.unavailable_for(now):.1f} s"
+            return f"no {self._missing()} for {self.unavailable_for(now):.1f} s"
         if self._was_busy and now - self._last_progress > self._stall_s:
             return f"no step has ended for {now - self._last_progress:.1f} s while requests wait"
         return None
 
+    def _missing(self) -> str:
+        if not self._is_connected:
+            return "scheduler"
+        return "redis" if self._is_store_down else "executor"
+
     def _update(self, now: float) -> None:
-        if self._is_connected and self._has_executor:
+        if self._is_connected and self._has_executor and not self._is_store_down:
             self._unavailable_since = None
             self._was_available = True
         elif self._unavailable_since is None:

@@ -280,6 +280,7 @@ class _Session:
             return
         self._client.availability.set_status(
             has_executor=any(lane.is_connected for lane in status.lanes),
+            is_store_down=status.is_store_down,
             num_steps_finished=status.num_steps_finished,
             now=time.monotonic(),
         )

@@ -32,6 +32,7 @@ def status_message(
         num_streams_resumed=counters.num_streams_resumed,
         num_tokens_recomputed=loop.core.num_tokens_recomputed(),
         num_steps_finished=counters.num_steps_finished,
+        is_store_down=loop.is_store_down,
     )
 
 

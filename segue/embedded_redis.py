@@ -92,7 +92,10 @@ def connect(url: str) -> Any:
     """A client that gives up after a moment; for looking, never for the scheduler's writes."""
     try:
         return open_redis(
-            url, socket_timeout=PROBE_TIMEOUT_S, socket_connect_timeout=PROBE_TIMEOUT_S
+            url,
+            protocol=2,  # what is too old knows no other, and has to be told so
+            socket_timeout=PROBE_TIMEOUT_S,
+            socket_connect_timeout=PROBE_TIMEOUT_S,
         )
     except ValueError as error:
         raise RedisUnusable(f"--redis-url {without_password(url)}: {error}") from error
@@ -101,6 +104,22 @@ def connect(url: str) -> Any:
 def without_password(url: str) -> str:
     """The URL as it may be shown."""
     return re.sub(r"//[^@/]*@", "//…@", re.sub(r"(password=)[^&]*", r"\1…", url))
+
+
+async def require(url: str) -> None:
+    """Raises `RedisUnusable`, and says why, where no server answers there that can be used."""
+    client: Any = connect(url)
+    shown = without_password(url)
+    try:
+        info: dict[str, Any] = await client.info("server")
+    except (RedisError, OSError) as error:
+        reason = str(error).partition("\n")[0]
+        raise RedisUnusable(f"no Redis answers at {shown}: {reason}") from error
+    finally:
+        await close_redis(client)
+    version = str(info.get("redis_version", "0.0"))
+    if tuple(int(part) for part in re.findall(r"\d+", version)[:2]) < LEAST_VERSION:
+        raise RedisUnusable(f"Redis {version} at {shown} is too old: 6.2 or newer is needed")
 
 
 async def answers(url: str) -> bool:

@@ -86,6 +86,7 @@ class SchedulerStub(scheduler_pb2_grpc.SchedulerServiceServicer):
         self.is_silent = False  # takes messages and says nothing
         self.is_running = True
         self.has_executor = True
+        self.is_store_down = False
         self.num_steps = 0
         self.reject: scheduler_pb2.Rejected | None = None
         self.requests: dict[str, StubRequest] = {}
@@ -192,7 +193,9 @@ class SchedulerStub(scheduler_pb2_grpc.SchedulerServiceServicer):
         self, request: scheduler_pb2.GetStatusRequest, context: grpc.aio.ServicerContext
     ) -> scheduler_pb2.GetStatusResponse:
         lane = scheduler_pb2.LaneStatus(is_connected=self.has_executor)
-        return scheduler_pb2.GetStatusResponse(num_steps_finished=self.num_steps, lanes=[lane])
+        return scheduler_pb2.GetStatusResponse(
+            num_steps_finished=self.num_steps, lanes=[lane], is_store_down=self.is_store_down
+        )
 
     async def _keep_alive(self, session: StubSession) -> None:
         while True:

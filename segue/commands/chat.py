@@ -54,7 +54,9 @@ def run(args: argparse.Namespace) -> int:
     messages: list[Message] = []
     if args.system:
         messages.append({"role": "system", "content": args.system})
-    with httpx.Client(base_url=args.url, timeout=timeout) as http:
+    # `serve` shows the URL as clients of OpenAI want it.
+    url = str(args.url).rstrip("/").removesuffix("/v1")
+    with httpx.Client(base_url=url, timeout=timeout) as http:
         try:
             if args.text:
                 _ask(http, messages, " ".join(args.text), options)

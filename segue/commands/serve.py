@@ -127,9 +127,8 @@ async def serve(config: ServeConfig, unknown: Sequence[str], console: Console) -
                 if binary is not None:
                     await supervisor.start(plan.redis(binary, directory.redis_path))
                     await supervisor.wait_ready("redis")
-                elif not await embedded_redis.answers(plan.redis_url):
-                    url = embedded_redis.without_password(plan.redis_url)
-                    raise RedisUnusable(f"no Redis answers at {url}")
+                else:
+                    await embedded_redis.require(plan.redis_url)
                 identity = StateIdentity(
                     fingerprint, config.block_size, STATE_SCHEMA_VERSION, config.quantization
                 )

@@ -212,7 +212,7 @@ class GetStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetStatusResponse(_message.Message):
-    __slots__ = ("leader", "commit_seq", "policy", "pause_state", "lanes", "num_requests_unplaced", "num_requests_finished", "num_streams_resumed", "num_tokens_recomputed", "num_steps_finished")
+    __slots__ = ("leader", "commit_seq", "policy", "pause_state", "lanes", "num_requests_unplaced", "num_requests_finished", "num_streams_resumed", "num_tokens_recomputed", "num_steps_finished", "is_store_down")
     LEADER_FIELD_NUMBER: _ClassVar[int]
     COMMIT_SEQ_FIELD_NUMBER: _ClassVar[int]
     POLICY_FIELD_NUMBER: _ClassVar[int]
@@ -223,6 +223,7 @@ class GetStatusResponse(_message.Message):
     NUM_STREAMS_RESUMED_FIELD_NUMBER: _ClassVar[int]
     NUM_TOKENS_RECOMPUTED_FIELD_NUMBER: _ClassVar[int]
     NUM_STEPS_FINISHED_FIELD_NUMBER: _ClassVar[int]
+    IS_STORE_DOWN_FIELD_NUMBER: _ClassVar[int]
     leader: _types_pb2.Leader
     commit_seq: int
     policy: str
@@ -233,7 +234,8 @@ class GetStatusResponse(_message.Message):
     num_streams_resumed: int
     num_tokens_recomputed: int
     num_steps_finished: int
-    def __init__(self, leader: _Optional[_Union[_types_pb2.Leader, _Mapping]] = ..., commit_seq: _Optional[int] = ..., policy: _Optional[str] = ..., pause_state: _Optional[str] = ..., lanes: _Optional[_Iterable[_Union[LaneStatus, _Mapping]]] = ..., num_requests_unplaced: _Optional[int] = ..., num_requests_finished: _Optional[int] = ..., num_streams_resumed: _Optional[int] = ..., num_tokens_recomputed: _Optional[int] = ..., num_steps_finished: _Optional[int] = ...) -> None: ...
+    is_store_down: bool
+    def __init__(self, leader: _Optional[_Union[_types_pb2.Leader, _Mapping]] = ..., commit_seq: _Optional[int] = ..., policy: _Optional[str] = ..., pause_state: _Optional[str] = ..., lanes: _Optional[_Iterable[_Union[LaneStatus, _Mapping]]] = ..., num_requests_unplaced: _Optional[int] = ..., num_requests_finished: _Optional[int] = ..., num_streams_resumed: _Optional[int] = ..., num_tokens_recomputed: _Optional[int] = ..., num_steps_finished: _Optional[int] = ..., is_store_down: _Optional[bool] = ...) -> None: ...
 
 class LaneStatus(_message.Message):
     __slots__ = ("executor_id", "address", "status", "is_connected", "generation", "next_step_id", "num_steps_in_flight", "num_running", "num_waiting", "num_swapped", "num_free_blocks", "num_usable_blocks")

@@ -75,6 +75,12 @@ async def test_an_error_is_one_line(running: RunningGateway) -> None:
     assert len(err.splitlines()) == 1
 
 
+async def test_the_url_is_taken_as_serve_prints_it(running: RunningGateway) -> None:
+    code, out, err = await _chat(f"{running.url}/v1", "hello")
+
+    assert (code, out, err) == (0, TEXT + "\n", "")
+
+
 async def test_nobody_there_is_one_line(free_port: int) -> None:
     code, out, err = await _chat(f"http://127.0.0.1:{free_port}", "hello")
 

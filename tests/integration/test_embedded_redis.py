@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 from collections.abc import Iterator
@@ -87,6 +88,40 @@ def test_an_old_one_is_refused_in_one_line(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(RedisUnusable, match=r"5\.0\.7 .* is too old: 6\.2") as refused:
         find_redis()
     assert "\n" not in str(refused.value)
+
+
+async def answer_as_redis_5(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """It knows INFO, and nothing that came later: neither HELLO nor CLIENT SETINFO."""
+    info = b"# Server\r\nredis_version:5.0.7\r\n"
+    while head := await reader.readline():
+        words: list[bytes] = []
+        for _ in range(int(head[1:])):
+            length = int((await reader.readline())[1:])
+            words.append((await reader.readexactly(length + 2))[:-2])
+        known = words[0].upper() == b"INFO"
+        writer.write(b"$%d\r\n%s\r\n" % (len(info), info) if known else b"-ERR unknown command\r\n")
+    writer.close()
+
+
+async def test_an_old_one_by_its_url_is_refused_in_one_line() -> None:
+    """Its version is the reason, and not that it says no to a newer protocol."""
+    async with await asyncio.start_server(answer_as_redis_5, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(RedisUnusable, match=r"Redis 5\.0\.7 at .* is too old: 6\.2") as refused:
+            await embedded_redis.require(f"redis://127.0.0.1:{port}/0")
+    assert "\n" not in str(refused.value)
+
+
+async def test_a_wrong_password_is_said_and_not_shown(
+    redis_server: RedisProcess, free_port: int
+) -> None:
+    url = redis_server.url.replace("://", "://someone:secret@")
+    with pytest.raises(RedisUnusable, match=r"no Redis answers at .*…@.*: .*password") as said:
+        await embedded_redis.require(url)
+    assert "secret" not in str(said.value)
+    with pytest.raises(RedisUnusable, match="no Redis answers"):
+        await embedded_redis.require(f"redis://127.0.0.1:{free_port}/0")
+    await embedded_redis.require(redis_server.url)
 
 
 def test_what_is_no_server_is_refused(tmp_path: Path) -> None:

@@ -80,6 +80,24 @@ async def test_without_an_executor_nothing_hangs(stub: SchedulerStub, model_dir:
         assert (await running.http.post("/v1/completions", json={"prompt": "a"})).is_success
 
 
+async def test_a_leader_without_its_store_is_not_ready(
+    stub: SchedulerStub, model_dir: Path
+) -> None:
+    """Nobody has to ask first: a balancer sends requests to where they would be served."""
+    async with (
+        serve_stub(stub) as address,
+        serve_gateway(model_dir, address, stall_s=0.1) as running,
+    ):
+        stub.is_store_down = True
+        async with asyncio.timeout(5):
+            while (ready := await running.http.get("/ready")).status_code != 503:
+                await asyncio.sleep(0.01)
+            assert "no redis for" in ready.json()["reason"]
+            stub.is_store_down = False
+            while (await running.http.get("/ready")).status_code != 200:
+                await asyncio.sleep(0.01)
+
+
 async def test_work_that_does_not_move_is_not_ready(stub: SchedulerStub, model_dir: Path) -> None:
     async with (
         serve_stub(stub) as address,
