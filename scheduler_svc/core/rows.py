@@ -34,9 +34,6 @@ class Table(Enum):
     LANE_FREE = "free"  # sorted set, one for each lane: free block id by rank
     LANE_BLOCKS = "blocks"  # hash, one for each lane: block id -> ref_cnt, hash, registration
     LANE_TABLES = "tables"  # hash, one for each lane: request id -> block ids, as text
-    LANE_CPU_FREE = "cpu_free"  # the same three for the CPU pool of a policy that swaps
-    LANE_CPU_BLOCKS = "cpu_blocks"
-    LANE_CPU_TABLES = "cpu_tables"
     LANE_STEPS = "steps"  # hash, one for each lane: step id -> the bytes sent, while in flight
 
 

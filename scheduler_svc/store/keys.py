@@ -39,9 +39,6 @@ KIND: dict[Table, Kind] = {
     Table.LANE_FREE: Kind.RANKS,
     Table.LANE_BLOCKS: Kind.HASH,
     Table.LANE_TABLES: Kind.HASH,
-    Table.LANE_CPU_FREE: Kind.RANKS,
-    Table.LANE_CPU_BLOCKS: Kind.HASH,
-    Table.LANE_CPU_TABLES: Kind.HASH,
     Table.LANE_STEPS: Kind.HASH,
 }
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 MAX_BLOCKS_SHOWN = 12
 REQUEST_COLUMNS = (
-    *("request", "status", "lane", "owner", "uncomputed", "in_flight", "output"),
+    *("request", "status", "lane", "owner", "uncomputed", "in_flight", "drafts", "output"),
     *("preemptions", "cached"),
 )
 LANE_COLUMNS = (
@@ -106,6 +106,12 @@ def _queues(executor_id: str, lane: JsonObject) -> list[str]:
 
 def _tables(executor_id: str, lane: JsonObject) -> list[str]:
     rows = [(name, len(ids), _shortened(ids)) for name, ids in lane["tables"].items()]
+    policy: JsonObject = lane.get("policy") or {}
+    swapped: dict[str, list[int]] = policy.get("cpu_tables") or {}
+    rows += [
+        (name, len(ids), f"CPU: {_shortened([str(block_id) for block_id in ids])}")
+        for name, ids in swapped.items()
+    ]
     num_hashed = sum(bool(block.get("hash")) for block in lane["blocks"].values())
     return [
         f"BLOCK TABLES of {executor_id}",
@@ -147,9 +153,15 @@ def _request_cells(item: tuple[str, JsonObject]) -> tuple[object, ...]:
     return (
         *(request_id, row.get("status", "?"), row.get("lane") or "-", row.get("owner") or "-"),
         *(_number(row, "num_uncomputed_tokens"), _number(row, "num_in_flight_tokens")),
-        *(row["num_output_tokens"], _number(row, "num_preemptions")),
+        *(_num_drafts(row), row["num_output_tokens"], _number(row, "num_preemptions")),
         _number(row, "num_cached_tokens"),
     )
+
+
+def _num_drafts(row: JsonObject) -> int:
+    """For which the next step has room: who they are is known to the executor."""
+    drafts = row.get("spec_token_ids")
+    return len(drafts.split(",")) if drafts else 0
 
 
 def _number(row: JsonObject, name: str) -> int:

@@ -49,7 +49,10 @@ class GGUFMetadata:
     def get(self, key: str) -> Any:
         """None where the file does not have it."""
         field = self._reader.get_field(key)
-        return None if field is None else field.contents()
+        try:
+            return None if field is None else field.contents()
+        except UnicodeDecodeError as error:
+            raise ModelDirectoryError(f"the GGUF file's {key} is not UTF-8") from error
 
     def require(self, key: str) -> Any:
         value = self.get(key)

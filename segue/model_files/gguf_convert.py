@@ -26,6 +26,8 @@ def convert_gguf(
     """Writes `directory`, replacing what is there. `source` is kept in it as source.json."""
     try:
         reader = GGUFReader(gguf_path)
+    except IndexError as error:  # the reader looks behind the file's last byte
+        raise ModelDirectoryError(f"{gguf_path}: not a GGUF file, or not all of it") from error
     except (ValueError, OSError) as error:
         raise ModelDirectoryError(f"{gguf_path}: not a GGUF file: {error}") from error
     directory.parent.mkdir(parents=True, exist_ok=True)

@@ -79,6 +79,26 @@ def test_a_file_that_is_no_gguf_is_refused(tmp_path: Path) -> None:
         _convert(tmp_path / "model.gguf", tmp_path / "model")
 
 
+@pytest.mark.parametrize("num_bytes", [30, 300, 6000, 20_000])
+def test_a_file_that_was_cut_off_is_refused(tmp_path: Path, num_bytes: int) -> None:
+    """In its metadata, in its list of tensors and in a tensor."""
+    path = tmp_path / "model.gguf"
+    write_gguf(path)
+    path.write_bytes(path.read_bytes()[:num_bytes])
+
+    with pytest.raises(ModelDirectoryError, match="not a GGUF file"):
+        _convert(path, tmp_path / "model")
+
+
+def test_text_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    write_gguf(path)
+    path.write_bytes(path.read_bytes().replace(b"<|end|>", b"<|e\xffd|>", 1))
+
+    with pytest.raises(ModelDirectoryError, match=r"tokenizer.ggml.tokens is not UTF-8"):
+        _convert(path, tmp_path / "model")
+
+
 def test_weights_keep_their_values_and_q_and_k_lose_their_permutation(tmp_path: Path) -> None:
     weights = write_gguf(tmp_path / "model.gguf")
     _convert(tmp_path / "model.gguf", tmp_path / "model")
