@@ -23,6 +23,7 @@ from executor_svc.step_worker import AcceptedStep, StepWorker
 from segue import wire
 from segue.types import Capacity, ModelRunnerOutput, SchedulerOutput
 from segue.v1 import executor_pb2, executor_pb2_grpc, types_pb2
+from segue.wire import OUR_VERSIONS, ProtocolMismatch, ProtocolVersions
 
 log = logging.getLogger("segue.executor")
 FLUSH_TIMEOUT_S = 1.0  # of an ended stream whose peer does not read
@@ -181,7 +182,7 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
                 log.warning("a message that this version does not know was ignored")
 
     def _hello(self, stream: ExecuteStream, hello: executor_pb2.ExecutorHello) -> None:
-        self._check_is_ours(hello)
+        protocol_version = self._check_is_ours(hello)
         with self._lock:
             answer = self.ledger.hello(stream, hello.leader.epoch, hello.leader.leader_id)
             if isinstance(answer, LedgerRefused):
@@ -204,6 +205,7 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
                 first_kept_step_id=answer.first_kept_step_id,
                 capacity=wire.capacity_to_proto(identity.capacity),
                 model_digest=identity.model_digest,
+                protocol_version=protocol_version,
             )
         )
 
@@ -213,20 +215,23 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
         stream.send(refused=executor_pb2.Refused(leader_seen=seen, reason=reason))
         stream.end(grpc.StatusCode.FAILED_PRECONDITION, reason)
 
-    def _check_is_ours(self, hello: executor_pb2.ExecutorHello) -> None:
+    def _check_is_ours(self, hello: executor_pb2.ExecutorHello) -> int:
+        """The version to speak on this stream."""
         identity = self._identity
         if self._is_stopping:
             raise HelloError("this executor is stopping")
-        if hello.protocol_version != wire.PROTOCOL_VERSION:
-            raise HelloError(
-                f"protocol version {hello.protocol_version}, ours is {wire.PROTOCOL_VERSION}"
-            )
+        peer = ProtocolVersions.of_hello(hello.protocol_version, hello.newest_protocol_version)
+        try:
+            agreed = OUR_VERSIONS.agree(peer)
+        except ProtocolMismatch as error:
+            raise HelloError(str(error)) from error
         if hello.executor_id not in ("", identity.executor_id):  # before anybody is taken over from
             raise HelloError(f"this is {identity.executor_id}, not {hello.executor_id}")
         if identity.deployment and hello.deployment_id != identity.deployment:
             raise HelloError(f"deployment {hello.deployment_id!r}, ours is {identity.deployment!r}")
         if hello.model_digest and hello.model_digest != identity.model_digest:
             raise HelloError(f"model {hello.model_digest}, ours is {identity.model_digest}")
+        return agreed
 
     def _open(self, stream: ExecuteStream, message: executor_pb2.Open) -> None:
         generation = wire.generation_from_proto(message.generation)

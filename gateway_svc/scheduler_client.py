@@ -33,6 +33,7 @@ from segue.grpc_server import LEADER_METADATA, open_channel
 from segue.grpc_tls import TlsFiles
 from segue.types import Attachment
 from segue.v1 import scheduler_pb2, scheduler_pb2_grpc, types_pb2
+from segue.wire import OUR_VERSIONS
 
 log = logging.getLogger("segue.gateway")
 
@@ -88,6 +89,7 @@ class SchedulerClient:
         self.max_model_len = 0  # of the executors; 0: not known
         self._addresses = SchedulerAddresses(settings.schedulers)
         self._session: _Session | None = None
+        self._refusal = ""  # what a scheduler said that leads and does not want us
 
     def submit(self, live: LiveCall) -> None:
         self.ledger.add(live)
@@ -122,7 +124,11 @@ class SchedulerClient:
             try:
                 await self._run_session(address)
             except grpc.aio.AioRpcError as error:
-                self._note_loss(address, f"{error.code().name} {error.details()}")
+                self._note_loss(
+                    address,
+                    f"{error.code().name} {error.details()}",
+                    is_refused=error.code() is grpc.StatusCode.FAILED_PRECONDITION,
+                )
                 self._addresses.suggest(_leader_address(error))
             except TimeoutError:
                 self._note_loss(address, "silence")
@@ -157,9 +163,11 @@ class SchedulerClient:
             finally:
                 self._session = None
 
-    def _note_loss(self, address: str, reason: str) -> None:
-        """Loud once: tries that find no leader are expected until one leads."""
-        level = logging.WARNING if self.availability.is_connected else logging.DEBUG
+    def _note_loss(self, address: str, reason: str, *, is_refused: bool = False) -> None:
+        """Loud once: tries that find no leader are expected until one leads. Refused is refused."""
+        is_news = is_refused and reason != self._refusal
+        self._refusal = reason if is_refused else self._refusal
+        level = logging.WARNING if is_news or self.availability.is_connected else logging.DEBUG
         log.log(level, "session with %s ended: %s", address, reason)
         self.availability.set_connected(False, time.monotonic())
 
@@ -187,7 +195,8 @@ class _Session:
             "goodbye": self._on_goodbye,
         }
         hello = scheduler_pb2.SessionHello(
-            protocol_version=wire.PROTOCOL_VERSION,
+            protocol_version=OUR_VERSIONS.oldest,
+            newest_protocol_version=OUR_VERSIONS.newest,
             gateway_id=client.settings.gateway_id,
             session_id=secrets.token_hex(8),
             epoch_seen=client.seen.epoch,
@@ -291,6 +300,7 @@ class _Session:
             self._handlers[kind](getattr(message, kind))
 
     def _on_hello_ack(self, ack: scheduler_pb2.SessionHelloAck) -> None:
+        OUR_VERSIONS.confirm(ack.protocol_version)
         self._client.seen.check(ack.leader)
         self._is_acknowledged.set()
         self._client.max_model_len = ack.max_model_len

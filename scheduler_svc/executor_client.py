@@ -30,6 +30,7 @@ from segue import wire
 from segue.grpc_server import execute_stub, open_channel
 from segue.grpc_tls import EXECUTOR_NAME
 from segue.v1 import executor_pb2, types_pb2
+from segue.wire import OUR_VERSIONS, ProtocolMismatch
 
 log = logging.getLogger("segue.scheduler")
 REDIAL_S = (0.1, 0.2, 0.3)
@@ -215,7 +216,7 @@ class Executors:
             try:
                 async with open_channel(lane.address, self._config.tls, EXECUTOR_NAME) as channel:
                     await self._talk(lane, stream, execute_stub(channel))
-            except (grpc.aio.AioRpcError, StreamEnded) as error:
+            except (grpc.aio.AioRpcError, StreamEnded, ProtocolMismatch) as error:
                 level = logging.DEBUG if attempt else logging.INFO
                 log.log(level, "executor %s: %s", lane.executor_id, _one_line(error))
             finally:
@@ -234,7 +235,8 @@ class Executors:
         assert self._core is not None
         epoch, leader_id = stream.epoch, self._core.leader[1]
         hello = executor_pb2.ExecutorHello(
-            protocol_version=wire.PROTOCOL_VERSION,
+            protocol_version=OUR_VERSIONS.oldest,
+            newest_protocol_version=OUR_VERSIONS.newest,
             deployment_id=self._config.deployment,
             leader=types_pb2.Leader(epoch=epoch, leader_id=leader_id),
             model_digest=self._model_digest,
@@ -272,6 +274,7 @@ class Executors:
                 assert self._core is not None
                 if stream.epoch != self._core.leader[0]:
                     raise StreamEnded("our epoch was raised meanwhile")
+                OUR_VERSIONS.confirm(response.hello_ack.protocol_version)
                 self._streams[lane.executor_id] = stream
                 self._post(_connected(stream, response.hello_ack, now_ms))
             case "refused":

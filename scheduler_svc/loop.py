@@ -205,8 +205,9 @@ class EngineLoop:
         """Deliver the replies, now that what they say is committed."""
         for envelope, replies in due:
             if envelope.is_hello and envelope.session is not None:
-                ready = SessionReady(*self.core.leader, self.core.max_model_len())
-                envelope.session.outgoing.put_nowait(ready)
+                session = envelope.session
+                longest, version = self.core.max_model_len(), session.protocol_version
+                session.outgoing.put_nowait(SessionReady(*self.core.leader, longest, version))
             for reply in replies:
                 self._deliver(envelope, reply)
             if envelope.done is not None and not envelope.done.done():

@@ -41,6 +41,7 @@ from scheduler_svc.status import status_message
 from segue import wire
 from segue.grpc_server import LEADER_METADATA
 from segue.v1 import scheduler_pb2, scheduler_pb2_grpc, types_pb2
+from segue.wire import OUR_VERSIONS, ProtocolMismatch, ProtocolVersions
 
 log = logging.getLogger("segue.scheduler")
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -86,12 +87,13 @@ class SchedulerService(scheduler_pb2_grpc.SchedulerServiceServicer):
         hello = first.hello
         if not hello.gateway_id or "|" in hello.gateway_id:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "bad gateway_id")
+        protocol_version = await _agreed_version(hello, context)
         epoch, leader_id = loop.core.leader
         is_double = hello.epoch_seen == epoch and hello.leader_id_seen not in ("", leader_id)
         if hello.epoch_seen > epoch or is_double:  # H11
             loop.report_higher_epoch(hello.epoch_seen)
             await self._refuse(context)
-        session = GatewaySession(hello.gateway_id, hello.session_id)
+        session = GatewaySession(hello.gateway_id, hello.session_id, protocol_version)
         self._sessions.open(session)
         attachments = tuple(wire.attachment_from_proto(item) for item in hello.attachments)
         opened = SessionOpened(hello.gateway_id, attachments, _now_ms())
@@ -217,6 +219,15 @@ class SchedulerService(scheduler_pb2_grpc.SchedulerServiceServicer):
                 if isinstance(reply, SettingsRefused):
                     await context.abort(grpc.StatusCode.INVALID_ARGUMENT, reply.reason)
         return scheduler_pb2.ChangeConfigurationResponse(settings=_setting_states(loop))
+
+
+async def _agreed_version(hello: scheduler_pb2.SessionHello, context: Context) -> int:
+    peer = ProtocolVersions.of_hello(hello.protocol_version, hello.newest_protocol_version)
+    try:
+        return OUR_VERSIONS.agree(peer)
+    except ProtocolMismatch as error:
+        await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+        raise AssertionError("abort returns never") from error
 
 
 def _setting_states(loop: EngineLoop) -> list[scheduler_pb2.SettingState]:

@@ -27,7 +27,11 @@ def message_to_proto(message: SessionMessage) -> scheduler_pb2.SessionResponse:
             return scheduler_pb2.SessionResponse(alive=types_pb2.Alive(epoch=message.epoch))
         case SessionReady():
             leader = types_pb2.Leader(epoch=message.epoch, leader_id=message.leader_id)
-            ack = scheduler_pb2.SessionHelloAck(leader=leader, max_model_len=message.max_model_len)
+            ack = scheduler_pb2.SessionHelloAck(
+                leader=leader,
+                max_model_len=message.max_model_len,
+                protocol_version=message.protocol_version,
+            )
             return scheduler_pb2.SessionResponse(hello_ack=ack)
         case Rejected():
             return scheduler_pb2.SessionResponse(rejected=_rejected(message))

@@ -31,6 +31,7 @@ class SessionReady:
     epoch: int
     leader_id: str
     max_model_len: int = 0  # the longest that any lane can serve; 0: not known
+    protocol_version: int = 0  # as the session's
 
 
 @dataclass(slots=True, frozen=True)
@@ -43,10 +44,14 @@ SessionMessage = SessionReady | SignOfLife | Accepted | Unknown | Detached | Rej
 
 @dataclass(slots=True, eq=False)
 class GatewaySession:
-    """One stream of one gateway. `cursors`: request id to the index of the next row to send."""
+    """One stream of one gateway. `cursors`: request id to the index of the next row to send.
+
+    `protocol_version`: agreed on in the hello; 0 where nothing was said of it.
+    """
 
     gateway_id: str
     session_id: str
+    protocol_version: int = 0
     outgoing: asyncio.Queue[SessionMessage | None] = field(
         default_factory=asyncio.Queue[SessionMessage | None]
     )

@@ -38,21 +38,23 @@ class ExecuteResponse(_message.Message):
     def __init__(self, hello_ack: _Optional[_Union[ExecutorHelloAck, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., step_result: _Optional[_Union[ModelRunnerOutput, _Mapping]] = ..., step_failed: _Optional[_Union[StepFailed, _Mapping]] = ..., alive: _Optional[_Union[_types_pb2.Alive, _Mapping]] = ..., goodbye: _Optional[_Union[_types_pb2.Goodbye, _Mapping]] = ...) -> None: ...
 
 class ExecutorHello(_message.Message):
-    __slots__ = ("protocol_version", "deployment_id", "leader", "model_digest", "executor_id")
+    __slots__ = ("protocol_version", "deployment_id", "leader", "model_digest", "executor_id", "newest_protocol_version")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     DEPLOYMENT_ID_FIELD_NUMBER: _ClassVar[int]
     LEADER_FIELD_NUMBER: _ClassVar[int]
     MODEL_DIGEST_FIELD_NUMBER: _ClassVar[int]
     EXECUTOR_ID_FIELD_NUMBER: _ClassVar[int]
+    NEWEST_PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     deployment_id: str
     leader: _types_pb2.Leader
     model_digest: str
     executor_id: str
-    def __init__(self, protocol_version: _Optional[int] = ..., deployment_id: _Optional[str] = ..., leader: _Optional[_Union[_types_pb2.Leader, _Mapping]] = ..., model_digest: _Optional[str] = ..., executor_id: _Optional[str] = ...) -> None: ...
+    newest_protocol_version: int
+    def __init__(self, protocol_version: _Optional[int] = ..., deployment_id: _Optional[str] = ..., leader: _Optional[_Union[_types_pb2.Leader, _Mapping]] = ..., model_digest: _Optional[str] = ..., executor_id: _Optional[str] = ..., newest_protocol_version: _Optional[int] = ...) -> None: ...
 
 class ExecutorHelloAck(_message.Message):
-    __slots__ = ("executor_id", "incarnation_id", "generation", "last_step", "first_kept_step_id", "capacity", "model_digest")
+    __slots__ = ("executor_id", "incarnation_id", "generation", "last_step", "first_kept_step_id", "capacity", "model_digest", "protocol_version")
     EXECUTOR_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_ID_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -60,6 +62,7 @@ class ExecutorHelloAck(_message.Message):
     FIRST_KEPT_STEP_ID_FIELD_NUMBER: _ClassVar[int]
     CAPACITY_FIELD_NUMBER: _ClassVar[int]
     MODEL_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     executor_id: str
     incarnation_id: str
     generation: _types_pb2.Generation
@@ -67,7 +70,8 @@ class ExecutorHelloAck(_message.Message):
     first_kept_step_id: int
     capacity: Capacity
     model_digest: str
-    def __init__(self, executor_id: _Optional[str] = ..., incarnation_id: _Optional[str] = ..., generation: _Optional[_Union[_types_pb2.Generation, _Mapping]] = ..., last_step: _Optional[_Union[_types_pb2.StepKey, _Mapping]] = ..., first_kept_step_id: _Optional[int] = ..., capacity: _Optional[_Union[Capacity, _Mapping]] = ..., model_digest: _Optional[str] = ...) -> None: ...
+    protocol_version: int
+    def __init__(self, executor_id: _Optional[str] = ..., incarnation_id: _Optional[str] = ..., generation: _Optional[_Union[_types_pb2.Generation, _Mapping]] = ..., last_step: _Optional[_Union[_types_pb2.StepKey, _Mapping]] = ..., first_kept_step_id: _Optional[int] = ..., capacity: _Optional[_Union[Capacity, _Mapping]] = ..., model_digest: _Optional[str] = ..., protocol_version: _Optional[int] = ...) -> None: ...
 
 class Capacity(_message.Message):
     __slots__ = ("num_blocks", "block_size", "num_cpu_blocks", "max_model_len", "vocab_size")

@@ -60,20 +60,22 @@ class SessionResponse(_message.Message):
     def __init__(self, hello_ack: _Optional[_Union[SessionHelloAck, _Mapping]] = ..., not_leader: _Optional[_Union[NotLeader, _Mapping]] = ..., accepted: _Optional[_Union[Accepted, _Mapping]] = ..., unknown: _Optional[_Union[Unknown, _Mapping]] = ..., detached: _Optional[_Union[Detached, _Mapping]] = ..., rejected: _Optional[_Union[Rejected, _Mapping]] = ..., outputs: _Optional[_Union[Outputs, _Mapping]] = ..., alive: _Optional[_Union[_types_pb2.Alive, _Mapping]] = ..., goodbye: _Optional[_Union[_types_pb2.Goodbye, _Mapping]] = ...) -> None: ...
 
 class SessionHello(_message.Message):
-    __slots__ = ("protocol_version", "gateway_id", "session_id", "epoch_seen", "leader_id_seen", "attachments")
+    __slots__ = ("protocol_version", "gateway_id", "session_id", "epoch_seen", "leader_id_seen", "attachments", "newest_protocol_version")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     GATEWAY_ID_FIELD_NUMBER: _ClassVar[int]
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_SEEN_FIELD_NUMBER: _ClassVar[int]
     LEADER_ID_SEEN_FIELD_NUMBER: _ClassVar[int]
     ATTACHMENTS_FIELD_NUMBER: _ClassVar[int]
+    NEWEST_PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     gateway_id: str
     session_id: str
     epoch_seen: int
     leader_id_seen: str
     attachments: _containers.RepeatedCompositeFieldContainer[Attachment]
-    def __init__(self, protocol_version: _Optional[int] = ..., gateway_id: _Optional[str] = ..., session_id: _Optional[str] = ..., epoch_seen: _Optional[int] = ..., leader_id_seen: _Optional[str] = ..., attachments: _Optional[_Iterable[_Union[Attachment, _Mapping]]] = ...) -> None: ...
+    newest_protocol_version: int
+    def __init__(self, protocol_version: _Optional[int] = ..., gateway_id: _Optional[str] = ..., session_id: _Optional[str] = ..., epoch_seen: _Optional[int] = ..., leader_id_seen: _Optional[str] = ..., attachments: _Optional[_Iterable[_Union[Attachment, _Mapping]]] = ..., newest_protocol_version: _Optional[int] = ...) -> None: ...
 
 class Attachment(_message.Message):
     __slots__ = ("request_id", "delivered_token_ids", "delivered_logprobs", "is_finished")
@@ -88,14 +90,16 @@ class Attachment(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., delivered_token_ids: _Optional[_Iterable[int]] = ..., delivered_logprobs: _Optional[_Union[_types_pb2.TokenLogprobs, _Mapping]] = ..., is_finished: _Optional[bool] = ...) -> None: ...
 
 class SessionHelloAck(_message.Message):
-    __slots__ = ("leader", "model_digest", "max_model_len")
+    __slots__ = ("leader", "model_digest", "max_model_len", "protocol_version")
     LEADER_FIELD_NUMBER: _ClassVar[int]
     MODEL_DIGEST_FIELD_NUMBER: _ClassVar[int]
     MAX_MODEL_LEN_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     leader: _types_pb2.Leader
     model_digest: str
     max_model_len: int
-    def __init__(self, leader: _Optional[_Union[_types_pb2.Leader, _Mapping]] = ..., model_digest: _Optional[str] = ..., max_model_len: _Optional[int] = ...) -> None: ...
+    protocol_version: int
+    def __init__(self, leader: _Optional[_Union[_types_pb2.Leader, _Mapping]] = ..., model_digest: _Optional[str] = ..., max_model_len: _Optional[int] = ..., protocol_version: _Optional[int] = ...) -> None: ...
 
 class NotLeader(_message.Message):
     __slots__ = ("leader", "leader_address")

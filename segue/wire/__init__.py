@@ -39,11 +39,20 @@ from segue.wire.requests import (
     submission_to_proto,
 )
 from segue.wire.results import step_result_from_proto, step_result_to_proto
-
-PROTOCOL_VERSION = 1
+from segue.wire.versions import (
+    OLDEST_PROTOCOL_VERSION,
+    OUR_VERSIONS,
+    PROTOCOL_VERSION,
+    ProtocolMismatch,
+    ProtocolVersions,
+)
 
 __all__ = [
+    "OLDEST_PROTOCOL_VERSION",
+    "OUR_VERSIONS",
     "PROTOCOL_VERSION",
+    "ProtocolMismatch",
+    "ProtocolVersions",
     "WireCodec",
     "attachment_from_proto",
     "attachment_to_proto",

@@ -61,7 +61,10 @@ class DiscardingGateway:
         async with open_channel(address) as channel:
             stub: Any = scheduler_pb2_grpc.SchedulerServiceStub(channel)
             hello = scheduler_pb2.SessionHello(
-                protocol_version=wire.PROTOCOL_VERSION, gateway_id=GATEWAY_ID, session_id="bench"
+                protocol_version=wire.OLDEST_PROTOCOL_VERSION,
+                newest_protocol_version=wire.PROTOCOL_VERSION,
+                gateway_id=GATEWAY_ID,
+                session_id="bench",
             )
             self._outgoing.put_nowait(Request(hello=hello))
             call = stub.Session()
