@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from executor_svc.__main__ import STOP_GRACE_S as EXECUTOR_STOP_GRACE_S
 from executor_svc.config import ExecutorServiceConfig
+from executor_svc.process import STOP_GRACE_S as EXECUTOR_STOP_GRACE_S
 from gateway_svc.__main__ import CLOSE_GRACE_S
 from gateway_svc.app import make_app
 from gateway_svc.config import GatewayConfig

@@ -18,7 +18,7 @@ from tests.source_tree import ROOT
 SERVICES = {
     "scheduler": "scheduler_svc.__main__",
     "gateway": "gateway_svc.__main__",
-    "executor": "executor_svc.__main__",
+    "executor": "executor_svc.process",
     "model": "segue.commands.model",
 }
 WITHOUT_TORCH = ("scheduler", "gateway", "model")
