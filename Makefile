@@ -63,9 +63,10 @@ bench: model  ## throughput, latency, idle share, the scheduler's time per step
 protos: setup  ## generate segue/v1 from protos/
 	scripts/generate_protos.sh
 
-docs: setup  ## write what is generated: docs/metrics.md, docs/configuration.md, the cluster's alerts
+docs: setup  ## write what is generated: docs/metrics.md, docs/configuration.md, known variables, the cluster's alerts
 	$(BIN)/python -m scripts.write_metrics_page
 	$(BIN)/python -m scripts.write_configuration_page
+	$(BIN)/python -m scripts.write_known_variables
 	$(BIN)/python -m scripts.write_kubernetes_alerts
 
 lock:  ## pin requirements*.in anew (uses the network)

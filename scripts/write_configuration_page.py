@@ -38,8 +38,10 @@ Written by `make docs` from the dataclass of each service (`config.py` in its fo
 `segue/serve_config.py`); change it there. `--help` of each prints the same.
 
 Each setting is a flag, an environment variable, and a key of a YAML file. **A flag beats the
-variable, the variable beats the file, the file beats the default.** A setting that nobody knows
-is refused by name, with exit code 2, before anything is started; so is a value of another kind.
+variable, the variable beats the file, the file beats the default.** A flag or a key that nobody
+knows is refused by name, with exit code 2, before anything is started; so is a value of another
+kind. A variable `SEGUE_…` that nobody knows is passed over, with a line on stderr that names the
+nearest one: services share an environment, and other programs may use the prefix.
 
 ```yaml
 # segue serve --config segue.yaml; keys are flags without the two dashes

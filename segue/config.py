@@ -2,7 +2,7 @@
 
 Knows no service and no flag of its own. Invariant: a flag beats SEGUE_<FLAG>, which beats the file,
 which beats the default; what cannot be read is one line on stderr and exit code 2, before anything
-has started.
+has started. A variable that nobody reads is one line too, and no more.
 
 A field `kv_cache_bytes: int = field(default=0, metadata={"help": "…"})` is the flag
 `--kv-cache-bytes` and the variable `SEGUE_KV_CACHE_BYTES`. A bool is `--x` and `--no-x`; a
@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from segue.config_file import BadConfigFile, Scalar, read_config_file
+from segue.unknown_variables import warn_of_unknown
 
 ConfigT = TypeVar("ConfigT")
 Reader = Callable[[str], Any]
@@ -107,6 +108,7 @@ def config_from(
     """The config of a namespace that `add_flags` filled, completed from the environment and from
     what a file said."""
     environ = os.environ if environ is None else environ
+    warn_of_unknown(_program(), environ, [variable(name) for name in field_names(cls)])
     hints = get_type_hints(cls)
     values: dict[str, Any] = {}
     for one in fields(cls):  # pyright: ignore[reportArgumentType]
