@@ -9,20 +9,28 @@ from pathlib import Path
 
 import pytest
 
+from segue.model_files.demo_model import ensure_demo_model
 from tests.chaos.kills import held_streams, let_run
 from tests.chaos.step_gate import StepGate
 from tests.chaos.streams import asks, undisturbed
 from tests.served import ONE_THREAD, Served, wait_until
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(params=["hand", "bfloat16", "float32"])
 def served(
-    hand_model: Path, gate: StepGate, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    hand_model: Path,
+    gate: StepGate,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Served]:
-    """Two schedulers and a short lease."""
+    """Two schedulers and a short lease, on the hand model or on a real one in this dtype."""
     flags = ["--num-schedulers", "2", "--lease-ttl-s", "1", "--heartbeat-s", "0.2"]
+    model = hand_model
+    if request.param != "hand":
+        model = ensure_demo_model()
+        flags += ["--dtype", request.param, "--num-blocks", "400"]
     state_dir = tmp_path_factory.mktemp("serve") / "state"
-    running = Served(hand_model, state_dir, flags, ONE_THREAD | gate.environ)
+    running = Served(model, state_dir, flags, ONE_THREAD | gate.environ)
     yield running
     running.stop()
     print(running.log()[-20_000:])  # shown where the test failed
@@ -39,10 +47,11 @@ def leader_name(served: Served) -> str:
     return ""
 
 
+@pytest.mark.timeout(300)  # a real model, on whatever machine
 async def test_a_stopped_leader_is_replaced_and_refused_when_it_wakes(
     served: Served, gate: StepGate
 ) -> None:
-    asked = asks(8, max_tokens=200)
+    asked = asks(8, max_tokens=120)
     expected = await undisturbed(served, asked)
     old = wait_until(lambda: leader_name(served), "a leader")
     new = "scheduler-1" if old == "scheduler-0" else "scheduler-0"
