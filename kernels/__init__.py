@@ -66,7 +66,7 @@ def set_num_threads(num_threads: int) -> None:
 def leave_threads_to_native() -> None:
     """For a model whose products are all compiled ones. Between two of them their threads wait for
     the next one and have the cores, so a small op of torch that is spread over several would wait
-    for one of these: half a millisecond, measured. It gets one."""
+    for one of these. It gets one."""
     torch.set_num_threads(1)
 
 
