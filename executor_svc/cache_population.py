@@ -1,8 +1,8 @@
 """Has the system give the KV cache its memory before a step needs it.
 
 Memory that was never touched costs a page fault and its clearing at the first write, which is slow
-in a virtual machine above all. A thread that runs when nothing else wants
-its core does that ahead, in the order in which blocks are handed out for the first time.
+in a virtual machine above all. A thread that runs when nothing else wants its core does that ahead,
+in the order in which blocks are handed out for the first time.
 Knows memory, no block's owner. Invariant: what the memory holds is never changed, so it may run
 beside steps that write there.
 """

@@ -13,9 +13,6 @@ struct Largest {
   float value;
 };
 
-inline float value_of(float x) { return x; }
-inline float value_of(bf16 x) { return bits_as<float>((uint32_t)x << 16); }
-
 inline bool any(i32x16 mask) {
   int32_t found = 0;
   for (int i = 0; i < LANES; i++) found |= mask[i];

@@ -15,9 +15,6 @@ constexpr int SUM_BLOCK = 256;
 // Of a nucleus; where more tokens than these make up top_p, all are sorted.
 constexpr int NUCLEUS_CANDIDATES = 1024;
 
-inline float value_of(float x) { return x; }
-inline float value_of(bf16 x) { return bits_as<float>((uint32_t)x << 16); }
-
 // reference.philox_uniform.
 double uniform(uint64_t seed, uint32_t choice, uint32_t output_index) {
   uint32_t words[4] = {output_index, choice, 0, 0}, key[2] = {(uint32_t)seed, uint32_t(seed >> 32)};

@@ -21,6 +21,9 @@ template <class To, class From> static inline To bits_as(const From &from) {
   return to;
 }
 
+static inline float value_of(float x) { return x; }
+static inline float value_of(bf16 x) { return bits_as<float>((uint32_t)x << 16); }
+
 static inline f32x16 splat(float value) { return value - f32x16{}; }
 
 static inline f32x16 load(const float *at) {

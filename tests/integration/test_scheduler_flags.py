@@ -6,6 +6,7 @@ import pytest
 
 from scheduler_svc.config import DURABILITIES
 from scheduler_svc.store.server_check import Durability
+from segue.commands import doctor
 from segue.config import parse_config
 from segue.passed_on_flags import FlagRefused, check_scheduler_flags
 from segue.serve_config import ServeConfig
@@ -39,4 +40,4 @@ def test_flags_that_the_scheduler_takes_pass() -> None:
 
 
 def test_the_durabilities_are_the_store_s() -> None:
-    assert tuple(level.value for level in Durability) == DURABILITIES
+    assert tuple(level.value for level in Durability) == DURABILITIES == doctor.DURABILITIES
