@@ -86,9 +86,20 @@ class Served:
         if self.process.poll() is not None:
             raise AssertionError(f"segue serve ended with {self.process.returncode}")
         try:
-            return self.get_status("/ready") == 200
+            return self._all_have_joined()
         except (OSError, ValueError, KeyError):
             return False
+
+    def _all_have_joined(self) -> bool:
+        """Serving begins with the first executor; a test that asked for two counts on both."""
+        urls = [self.url, *self.gateway_urls()]
+        if any(status_of(f"{url}/ready") != 200 for url in urls):
+            return False
+        names = [process["name"] for process in self.record()["processes"]]
+        schedulers = [name for name in names if name.startswith("scheduler")]
+        pages = "".join(self.metrics_page(name) for name in schedulers)
+        num_executors = sum(name.startswith("executor") for name in names)
+        return pages.count("\nsegue:steps_in_flight{") >= num_executors
 
     def log(self) -> str:
         return self.log_path.read_text(errors="replace")
@@ -131,11 +142,7 @@ class Served:
         return wait_until(new_pid, f"{name} is started again")
 
     def get_status(self, path: str) -> int:
-        try:
-            with urllib.request.urlopen(self.url + path, timeout=30) as response:
-                return response.status
-        except urllib.error.HTTPError as error:
-            return error.code
+        return status_of(self.url + path)
 
     def metrics_url(self, name: str) -> str:
         """Of any service."""
@@ -162,6 +169,14 @@ class Served:
 
     def stop(self) -> None:
         stop_process(self.process)
+
+
+def status_of(url: str) -> int:
+    try:
+        with urllib.request.urlopen(url, timeout=30) as response:
+            return response.status
+    except urllib.error.HTTPError as error:
+        return error.code
 
 
 def parse_metrics(text: str) -> dict[str, float]:

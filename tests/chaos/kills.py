@@ -21,9 +21,15 @@ IsDue = Callable[[Metrics, Metrics], bool]  # of the leader's, before a step and
 
 @asynccontextmanager
 async def held_streams(
-    served: Served, gate: StepGate, asked: list[Ask], leader: str = "scheduler-0"
+    served: Served,
+    gate: StepGate,
+    asked: list[Ask],
+    leader: str = "scheduler-0",
+    urls: Sequence[str] = (),
 ) -> AsyncIterator[Streams]:
     """Streams of which each has begun, with the gate closed. It is opened at the end.
+
+    `urls`: see `Streams`.
 
     A step of earlier requests would take what is allowed to one of these, and give no token: one
     may be under way when its requests have ended, since drafts end them sooner than was planned.
@@ -31,7 +37,7 @@ async def held_streams(
     await asyncio.to_thread(wait_until, lambda: _is_idle(served, leader), "no step is under way")
     gate.close()
     try:
-        async with Streams(served, asked) as streams:
+        async with Streams(served, asked, urls) as streams:
             await asyncio.to_thread(
                 wait_until,
                 lambda: _num_known(served.metrics(leader)) == len(asked),

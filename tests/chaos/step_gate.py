@@ -20,6 +20,7 @@ class StepGate:
         os.mkfifo(path)
         self._pipe = os.open(path, os.O_RDWR | os.O_NONBLOCK)
         fcntl.fcntl(self._pipe, fcntl.F_SETPIPE_SZ, 1 << 16)
+        self.num_allowed = 0  # since it was closed
         self.environ = {"SEGUE_FAULT_STEP_PIPE": str(path)}
         self.open()
 
@@ -29,6 +30,7 @@ class StepGate:
 
     def close(self) -> None:
         """A step that has begun goes on."""
+        self.num_allowed = 0
         try:
             os.read(self._pipe, 1 << 16)
         except BlockingIOError:
@@ -36,7 +38,7 @@ class StepGate:
 
     def allow(self, num_steps: int) -> None:
         """As many more steps, of all executors together."""
-        os.write(self._pipe, bytes(num_steps))
+        self.num_allowed += os.write(self._pipe, bytes(num_steps))
 
     def remove(self) -> None:
         """Who waits goes on."""

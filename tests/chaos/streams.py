@@ -7,8 +7,9 @@ nothing is disturbed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import cycle
 from typing import Any, Protocol
 
 from openai import AsyncOpenAI
@@ -71,12 +72,16 @@ async def read(client: AsyncOpenAI, ask: Ask, model: str, into: Stream) -> None:
 
 
 class Streams:
-    """Several streams at once. `async with` ends when each has ended."""
+    """Several streams at once. `async with` ends when each has ended.
 
-    def __init__(self, served: Serving, asked: list[Ask]) -> None:
-        self._client = AsyncOpenAI(
-            base_url=f"{served.url}/v1", api_key="none", max_retries=0, timeout=100
-        )
+    `urls`: of several gateways, which take them in turn.
+    """
+
+    def __init__(self, served: Serving, asked: list[Ask], urls: Sequence[str] = ()) -> None:
+        self._clients = [
+            AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=100)
+            for url in urls or [served.url]
+        ]
         self._asked = asked
         self._model = served.model
         self.all = [Stream() for _ in asked]
@@ -84,8 +89,8 @@ class Streams:
 
     async def __aenter__(self) -> Streams:
         self._tasks = [
-            asyncio.create_task(read(self._client, ask, self._model, stream))
-            for ask, stream in zip(self._asked, self.all, strict=True)
+            asyncio.create_task(read(client, ask, self._model, stream))
+            for client, ask, stream in zip(cycle(self._clients), self._asked, self.all)
         ]
         return self
 
@@ -96,7 +101,8 @@ class Streams:
         try:
             await asyncio.gather(*self._tasks, return_exceptions=kind is not None)
         finally:
-            await self._client.close()
+            for client in self._clients:
+                await client.close()
 
     def num_tokens(self) -> int:
         """Of all streams together."""
