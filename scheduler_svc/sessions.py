@@ -135,9 +135,8 @@ def _take_outputs(cursors: dict[str, int], requests: list[Request]) -> OutputCol
         index = cursors.get(request_id)
         if index is None:
             continue
-        known, finish = request.all_token_ids, request.finish
-        start = request.num_prompt_tokens + index
-        num_tokens = max(0, len(known) - start)
+        finish = request.finish
+        num_tokens = max(0, request.num_tokens - request.num_prompt_tokens - index)
         if finish is not None:
             outputs.finishes[len(request_ids)] = finish
             del cursors[request_id]
@@ -150,6 +149,6 @@ def _take_outputs(cursors: dict[str, int], requests: list[Request]) -> OutputCol
         request_ids.append(request_id)
         first_indices.append(index)
         counts.append(num_tokens)
-        token_ids += known[start:]
+        token_ids += request.last_token_ids(num_tokens)
         cached.append(request.num_cached_tokens or 0)
     return outputs

@@ -7,7 +7,7 @@ be kept, compared, sent and sent again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -210,6 +210,13 @@ class ModelRunnerOutput:
     row_errors: dict[str, str] = field(default_factory=dict[str, str])
     timings: StepTimings = field(default_factory=StepTimings)
     num_verified_drafts: list[int] = field(default_factory=list[int])
+
+    def rows_of(self, request_ids: Collection[str]) -> Sequence[int | None]:
+        """The row of each of these, in their order; None for those that have none."""
+        if self.request_ids == list(request_ids):
+            return range(len(request_ids))
+        rows = dict(zip(self.request_ids, range(len(self.request_ids)), strict=True))
+        return [rows.get(request_id) for request_id in request_ids]
 
 
 @dataclass(slots=True, frozen=True)

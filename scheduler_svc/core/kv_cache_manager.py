@@ -69,7 +69,7 @@ class KVCacheManager:
         hits: list[KVCacheBlock] = []
         if not self.reads_cache(request):
             return hits
-        max_hits = (len(request.all_token_ids) - 1) // self._block_size
+        max_hits = (request.num_tokens - 1) // self._block_size
         for block_hash in request.block_hashes[:max_hits]:
             block = self.pool.lookup(block_hash)
             if block is None:
@@ -81,7 +81,7 @@ class KVCacheManager:
 
     def can_hold_whole(self, request: Request, need: AdmissionNeed, num_watermark: int) -> bool:
         """Room for all tokens known of a request that is to be admitted; nothing is reserved."""
-        num_blocks = self.num_blocks_for(len(request.all_token_ids))
+        num_blocks = self.num_blocks_for(request.num_tokens)
         beyond = need.num_blocks_beyond(num_blocks, request)
         return beyond + num_watermark <= self.pool.num_free_blocks
 
@@ -102,7 +102,7 @@ class KVCacheManager:
             blocks = self.pool.allocate(num_new)
             request.block_ids.extend([block.block_id for block in blocks])
             self._journal.grown[request.request_id] = request
-        self.register_full_blocks(request, min(end, len(request.all_token_ids)))
+        self.register_full_blocks(request, min(end, request.num_tokens))
         return blocks
 
     def append_block(self, request: Request) -> int | None:
@@ -133,7 +133,7 @@ class KVCacheManager:
         if num_new > 0:
             request.block_ids.extend([b.block_id for b in self.pool.allocate(num_new)])
         if need.registers:
-            self.register_full_blocks(request, min(end, len(request.all_token_ids)))
+            self.register_full_blocks(request, min(end, request.num_tokens))
         self._journal.requests[request.request_id] = request
         return True
 

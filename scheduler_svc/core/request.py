@@ -2,6 +2,10 @@
 
 Knows nothing about text, lanes' queues or Redis. Invariant: `all_token_ids` are prompt, then
 output, and only tokens really known; `block_hashes` is the hash chain of its full blocks.
+
+The newest tokens stand apart, in a short list. A step appends one to each of a thousand requests,
+and the ends of a thousand long lists are a thousand pages of memory, more than a CPU has addresses
+of at hand: on a virtual machine each would cost as much as all else that is done with the request.
 """
 
 from __future__ import annotations
@@ -86,7 +90,7 @@ class Request:
     __slots__ = (
         "_block_size",
         "_hash_extra",
-        "all_token_ids",
+        "_older_token_ids",
         "block_hashes",
         "block_ids",
         "drains_elsewhere",
@@ -111,11 +115,13 @@ class Request:
         "num_prompt_tokens",
         "num_registered_blocks",
         "num_stale_output_tokens",
+        "num_tokens",
         "output_logprobs",
         "owner",
         "priority_key",
         "queue",
         "queue_rank",
+        "recent_token_ids",
         "request_id",
         "spec_token_ids",
         "status",
@@ -133,8 +139,9 @@ class Request:
     ) -> None:
         self.submission = submission
         self.request_id = submission.request_id
-        self.all_token_ids = list(submission.prompt_token_ids)
-        self.num_prompt_tokens = len(self.all_token_ids)
+        self._older_token_ids = list(submission.prompt_token_ids)
+        self.recent_token_ids: list[int] = []
+        self.num_tokens = self.num_prompt_tokens = len(self._older_token_ids)
         self.priority_key = (submission.priority, submission.arrival_unix_ms, self.request_id)
         params = submission.sampling_params
         self.max_total_tokens = self.num_prompt_tokens + params.max_tokens
@@ -175,12 +182,16 @@ class Request:
         self.update_block_hashes()
 
     @property
-    def num_tokens(self) -> int:
-        return len(self.all_token_ids)
+    def all_token_ids(self) -> list[int]:
+        """Prompt and output, to be read."""
+        if self.recent_token_ids:
+            self._older_token_ids += self.recent_token_ids
+            self.recent_token_ids.clear()
+        return self._older_token_ids
 
     @property
     def num_output_tokens(self) -> int:
-        return len(self.all_token_ids) - self.num_prompt_tokens
+        return self.num_tokens - self.num_prompt_tokens
 
     @property
     def output_token_ids(self) -> list[int]:
@@ -192,7 +203,15 @@ class Request:
 
     def append_output(self, token_id: int) -> None:
         """Append one token; hashes follow by `update_block_hashes`, once for several tokens."""
-        self.all_token_ids.append(token_id)
+        self.recent_token_ids.append(token_id)
+        self.num_tokens += 1
+
+    def last_token_ids(self, count: int) -> list[int]:
+        """The newest `count` tokens, found in the recent ones where those are enough."""
+        known = self.recent_token_ids
+        if count > len(known):
+            known = self.all_token_ids
+        return known[len(known) - count :]
 
     def update_block_hashes(self) -> None:
         """Extend the chain over the blocks that are full now (specification 7.1).
@@ -201,7 +220,7 @@ class Request:
         and in the first block the cache salt.
         """
         hashes, size = self.block_hashes, self._block_size
-        num_full = len(self.all_token_ids) // size
+        num_full = self.num_tokens // size
         for index in range(len(hashes), num_full):
             digest = blake2b(hashes[-1] if hashes else HASH_SEED, digest_size=16)
             digest.update(array("i", self.all_token_ids[index * size : (index + 1) * size]))
@@ -221,6 +240,7 @@ class Request:
     def set_output(self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs]) -> None:
         """Replace the whole output; what was cut off loses its hashes."""
         self.all_token_ids[self.num_prompt_tokens :] = token_ids
+        self.num_tokens = self.num_prompt_tokens + len(token_ids)
         self.output_logprobs = list(logprobs)
         del self.block_hashes[self.num_prompt_tokens // self._block_size :]
         self.update_block_hashes()

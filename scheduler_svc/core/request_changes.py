@@ -1,23 +1,23 @@
 """What the store has of each request, and the rows of a delta for those that have changed.
 
 Knows nothing about lanes' own rows. Invariant: after `add`, the store has the request as it is.
-A decode step appends a token and changes nothing else that is stored: it is told by one comparison,
-and costs one write.
+A decode step appends a token and changes nothing else that is stored: the journal tells, and it
+costs one write.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from struct import Struct
 from typing import Any
 
 from scheduler_svc.core.engine_state import Codec
+from scheduler_svc.core.journal import Journal
 from scheduler_svc.core.request import QueueName, Request
 from scheduler_svc.core.request_row import (
     ROW_PART,
-    num_uncomputed_tokens,
     stored_values,
     write_request_row,
 )
@@ -37,11 +37,7 @@ _pack_one = Struct("=i").pack
 class RequestMark:
     """What the store has of a request, as far as a delta depends on it."""
 
-    num_tokens: int  # of prompt and output
     values: tuple[Any, ...] = ()
-    num_uncomputed: int = 0
-    num_in_flight: int = 0
-    num_placeholders: int = 0
     queue_key: Key | None = None
     queue_rank: int = 0
     table_key: Key | None = None
@@ -52,9 +48,12 @@ class RequestMark:
 
 
 class RequestChanges:
+    """`_stored_bytes`: how long the output is that the store has of each."""
+
     def __init__(self, codec: Codec) -> None:
         self._codec = codec
         self._marks: dict[str, RequestMark] = {}
+        self._stored_bytes: dict[str, int] = {}
 
     def add(self, delta: Delta, requests: Iterable[Request], rewritten: Collection[str]) -> None:
         """All that the store does not have of these; `rewritten`: their output is another."""
@@ -65,34 +64,28 @@ class RequestChanges:
                 mark = self._add_changed(delta, request, values, rewritten)
             elif len(request.block_ids) != mark.num_table_blocks:
                 self._add_table(delta, request, mark)
-            if len(request.all_token_ids) != mark.num_tokens:
-                self._add_outputs(delta, request, mark)
+            self._add_outputs(delta, request)
 
-    def add_decoded(self, delta: Delta, requests: Iterable[Request]) -> None:
-        """The same for requests that have progress and new tokens, and nothing else.
+    def add_progress(self, delta: Delta, journal: Journal, requests: Mapping[str, Request]) -> None:
+        """The same for those that have got a token, or are to get one, and nothing else.
 
-        Where a token follows a token and a step follows a step, the token is all there is to store.
+        Where a token follows a token and a step follows a step, the token is all there is to store:
+        that is found without a look at the request.
         """
-        marks, outputs = self._marks, delta.outputs
-        others: list[Request] = []
-        for request in requests:
-            request_id = request.request_id
-            mark = marks[request_id]
-            num_tokens = len(request.all_token_ids)
-            num_placeholders = request.num_output_placeholders
-            if (
-                num_tokens != mark.num_tokens + 1
-                or num_placeholders != mark.num_placeholders
-                or request.num_in_flight_tokens != mark.num_in_flight
-                or num_tokens + num_placeholders - request.num_computed_tokens
-                != mark.num_uncomputed
-            ):
-                others.append(request)
-                continue
-            offset = (num_tokens - 1 - request.num_prompt_tokens) * BYTES_PER_TOKEN
-            outputs[request_id] = (offset, _pack_one(request.all_token_ids[-1]))
-            mark.num_tokens = num_tokens
-        self.add(delta, others, ())
+        decoded, planned = journal.decoded, journal.planned
+        if decoded.keys() == planned.keys():
+            self._add_tokens(delta, decoded)
+            return
+        both = {i: token for i, token in decoded.items() if i in planned}
+        self._add_tokens(delta, both)
+        self.add(delta, [requests[i] for i in (*decoded, *planned) if i not in both], ())
+
+    def _add_tokens(self, delta: Delta, tokens: Mapping[str, int]) -> None:
+        outputs, stored_bytes = delta.outputs, self._stored_bytes
+        for request_id, token in tokens.items():
+            offset = stored_bytes[request_id]
+            outputs[request_id] = (offset, _pack_one(token))
+            stored_bytes[request_id] = offset + BYTES_PER_TOKEN
 
     def add_grown(self, delta: Delta, requests: Iterable[Request]) -> None:
         """The tables of requests that have got blocks."""
@@ -103,6 +96,7 @@ class RequestChanges:
         mark = self._marks.pop(request_id, None)
         if mark is None:  # came and went between two commits
             return
+        del self._stored_bytes[request_id]
         delta.removed_fields.setdefault(Key(Table.SUBMISSIONS), []).append(request_id)
         delta.removed_fields.setdefault(Key(Table.REQUESTS), []).append(request_id)
         delta.removed_ranks.setdefault(Key(Table.FINISHED), []).append(request_id)
@@ -119,7 +113,8 @@ class RequestChanges:
         request_id = request.request_id
         mark = self._marks.get(request_id)
         if mark is None:
-            mark = RequestMark(request.num_prompt_tokens)
+            mark = RequestMark()
+            self._stored_bytes[request_id] = 0
             self._marks[request_id] = mark
             body = self._codec.encode_submission(request.submission)
             delta.fields.setdefault(Key(Table.SUBMISSIONS), {})[request_id] = body
@@ -127,13 +122,10 @@ class RequestChanges:
             row = write_request_row(request)
             delta.fields.setdefault(Key(Table.REQUESTS), {})[request_id] = row
         mark.values = values
-        mark.num_uncomputed = num_uncomputed_tokens(request)
-        mark.num_in_flight = request.num_in_flight_tokens
-        mark.num_placeholders = request.num_output_placeholders
         if request_id in rewritten:
             delta.dropped.append(Key(Table.OUTPUTS, request_id))
             delta.dropped.append(Key(Table.LOGPROBS, request_id))
-            mark.num_tokens = request.num_prompt_tokens
+            self._stored_bytes[request_id] = 0
         self._add_queue(delta, request, mark)
         self._add_table(delta, request, mark)
         finished_at_ms = request.finished_at_ms if request.is_finished else None
@@ -145,14 +137,18 @@ class RequestChanges:
                 delta.removed_ranks.setdefault(Key(Table.FINISHED), []).append(request_id)
         return mark
 
-    def _add_outputs(self, delta: Delta, request: Request, mark: RequestMark) -> None:
-        num_stored = mark.num_tokens - request.num_prompt_tokens
-        tokens = array("i", request.all_token_ids[mark.num_tokens :])
-        assert tokens  # who is shorter than what is stored is among `rewritten`
-        delta.outputs[request.request_id] = (num_stored * BYTES_PER_TOKEN, tokens.tobytes())
+    def _add_outputs(self, delta: Delta, request: Request) -> None:
+        offset = self._stored_bytes[request.request_id]
+        num_stored = offset // BYTES_PER_TOKEN
+        num_new = request.num_output_tokens - num_stored
+        assert num_new >= 0  # who is shorter than what is stored is among `rewritten`
+        if not num_new:
+            return
+        data = array("i", request.last_token_ids(num_new)).tobytes()
+        delta.outputs[request.request_id] = (offset, data)
+        self._stored_bytes[request.request_id] = offset + len(data)
         if request.output_logprobs:
             self._add_logprobs(delta, request, num_stored)
-        mark.num_tokens += len(tokens)
 
     def _add_logprobs(self, delta: Delta, request: Request, start: int) -> None:
         encode = self._codec.encode_logprobs

@@ -20,7 +20,7 @@ ROW_PART = slice(0, -3)  # of `stored_values`: what is in the row, and not where
 
 def num_uncomputed_tokens(request: Request) -> int:
     """Of the tokens known and those on their way. The KV of the others is there, or planned."""
-    num_known = len(request.all_token_ids) + request.num_output_placeholders
+    num_known = request.num_tokens + request.num_output_placeholders
     return num_known - request.num_computed_tokens
 
 
@@ -34,7 +34,7 @@ def stored_values(request: Request) -> tuple[Any, ...]:
         request.status,
         request.lane_id,
         request.owner,
-        len(request.all_token_ids) + request.num_output_placeholders - request.num_computed_tokens,
+        request.num_tokens + request.num_output_placeholders - request.num_computed_tokens,
         request.num_in_flight_tokens,
         request.num_output_placeholders,
         request.num_stale_output_tokens,
@@ -85,7 +85,7 @@ def read_request_row(request: Request, row: bytes) -> None:
         request.num_output_placeholders,
         request.num_stale_output_tokens,
     ) = map(int, columns[3:7])
-    num_known = len(request.all_token_ids) + request.num_output_placeholders
+    num_known = request.num_tokens + request.num_output_placeholders
     request.num_computed_tokens = num_known - num_uncomputed
     request.drop_stale_output = columns[7] == "1"
     request.is_prefill_chunk = columns[8] == "1"

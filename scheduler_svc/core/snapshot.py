@@ -84,10 +84,9 @@ class Snapshot:
         for journal in journals.values():
             for request_id in dirty:
                 journal.forget(request_id)
-            self._requests.add_decoded(delta, journal.decoded.values())
+            self._requests.add_progress(delta, journal, state.requests)
             self._requests.add_grown(delta, journal.grown.values())
-            journal.decoded.clear()
-            journal.grown.clear()
+            journal.clear_progress()
         dirty.clear()
 
     def full_rows(self) -> Rows:

@@ -12,16 +12,16 @@ from segue.types import Finish, FinishReason, Usage
 
 def check_stop(request: Request, max_model_len: int) -> Finish | None:
     """The end that the last token brings, or None."""
-    num_output = len(request.all_token_ids) - request.num_prompt_tokens
+    num_output = request.num_output_tokens
     if num_output == 0:
         return None
     params = request.submission.sampling_params
-    last = request.all_token_ids[-1]
+    (last,) = request.last_token_ids(1)
     if last == params.eos_token_id:
         return make_finish(request, FinishReason.STOP)
     if last in params.stop_token_ids:
         return make_finish(request, FinishReason.STOP, last)
-    if len(request.all_token_ids) >= max_model_len or num_output >= params.max_tokens:
+    if request.num_tokens >= max_model_len or num_output >= params.max_tokens:
         return make_finish(request, FinishReason.LENGTH)
     return None
 

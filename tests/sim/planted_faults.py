@@ -189,7 +189,8 @@ def adoption_appends(patch: pytest.MonkeyPatch) -> None:
     def adopt(self: Intake, request: Request, rows: Attachment, now_ms: int) -> None:
         if request.is_finished:
             return
-        request.all_token_ids.extend(rows.delivered_token_ids[request.num_output_tokens :])
+        for token_id in rows.delivered_token_ids[request.num_output_tokens :]:
+            request.append_output(token_id)
         request.update_block_hashes()
         self._state.dirty_requests[request.request_id] = request
 

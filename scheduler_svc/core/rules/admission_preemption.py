@@ -98,7 +98,7 @@ class AdmissionPreemption(Rule):
     def _num_needed_blocks(self, request: Request, need: AdmissionNeed, draft: StepDraft) -> int:
         """At most this many: it might get a smaller chunk of its prompt."""
         config, kv = self._config, self._lane.kv
-        num_tokens, num_hit = len(request.all_token_ids), len(need.hits) * config.block_size
+        num_tokens, num_hit = request.num_tokens, len(need.hits) * config.block_size
         chunk = min(num_tokens - num_hit, draft.long_prefill_cap or draft.token_budget)
         end = num_hit + min(chunk, draft.token_budget) + config.num_lookahead_tokens
         if config.scheduler_reserve_full_isl:

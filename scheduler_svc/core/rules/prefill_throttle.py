@@ -33,7 +33,7 @@ class PrefillThrottle(Rule):
 
     def check_computed(self, request: Request, num_computed: int, draft: StepDraft) -> Verdict:
         del draft
-        if self._is_effective and num_computed < len(request.all_token_ids) - 1:
+        if self._is_effective and num_computed < request.num_tokens - 1:
             return Verdict.STOP
         return Verdict.PASS
 

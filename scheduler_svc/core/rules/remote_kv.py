@@ -54,7 +54,7 @@ class RemoteKV(Rule):
         reserved = -(-per_step // config.block_size)
         for request in (*lane.running, *lane.holding, *draft.put_aside):
             if self._is_prefilling(request, draft):
-                end = min(len(request.all_token_ids), config.max_model_len) + per_step
+                end = min(request.num_tokens, config.max_model_len) + per_step
                 reserved += max(0, -(-end // config.block_size) - len(request.block_ids))
         return reserved
 
@@ -63,7 +63,7 @@ class RemoteKV(Rule):
             return bool(request.block_ids)
         if request in draft.new or request in draft.resumed:
             num_tokens = draft.num_scheduled_tokens[request.request_id]
-            return request.num_computed_tokens + num_tokens < len(request.all_token_ids)
+            return request.num_computed_tokens + num_tokens < request.num_tokens
         return request.is_prefill_chunk
 
     def keeps_blocks(self, request: Request) -> bool:
@@ -94,7 +94,7 @@ class RemoteKV(Rule):
             request.num_cached_tokens = None  # it starts over
         else:
             kv.register_full_blocks(request, request.num_computed_tokens)
-        if request.num_computed_tokens == len(request.all_token_ids):
+        if request.num_computed_tokens == request.num_tokens:
             request.num_computed_tokens -= 1
         self.left(request)
         request.status = RequestStatus.WAITING

@@ -52,29 +52,31 @@ class OutputPass:
         """
         answer = _Answer(result, now_ms, finish_foreign)
         outputs = answer.outputs
-        rows = dict(zip(result.request_ids, range(len(result.request_ids)), strict=True))
         sampled, first_indices = result.sampled_token_ids, result.first_output_indices
         requests, decoded = self._requests, self._lane.journal.decoded
-        for request_id, num_scheduled in plan.num_scheduled_tokens.items():
+        is_unusual = bool(result.logprobs or decoded)
+        counts = plan.num_scheduled_tokens
+        answered = zip(counts.items(), result.rows_of(counts), strict=True)
+        for (request_id, num_scheduled), row in answered:
             request = requests.get(request_id)
             if request is None:
                 continue
-            row = rows.get(request_id)
             if (
                 row is None
+                or is_unusual
+                or num_scheduled != 1
                 or len(sampled[row]) != 1
-                or result.logprobs
                 or request.status is not RequestStatus.RUNNING
                 or request.num_stale_output_tokens
             ):
                 self._take_row(request, num_scheduled, row, answer)
                 continue
-            token, all_token_ids = sampled[row][0], request.all_token_ids
-            assert first_indices[row] == len(all_token_ids) - request.num_prompt_tokens
-            all_token_ids.append(token)
-            request.num_in_flight_tokens -= num_scheduled
-            decoded[request_id] = request
-            num_tokens = len(all_token_ids)
+            token, num_tokens = sampled[row][0], request.num_tokens
+            assert first_indices[row] == num_tokens - request.num_prompt_tokens
+            request.recent_token_ids.append(token)
+            request.num_tokens = num_tokens = num_tokens + 1
+            request.num_in_flight_tokens -= 1
+            decoded[request_id] = token
             if not num_tokens % self._block_size:
                 request.update_block_hashes()
             outputs[request_id] = None

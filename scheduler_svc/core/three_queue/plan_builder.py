@@ -69,13 +69,13 @@ class PlanBuilder:
             counts[request_id] = num_tokens
             request.num_computed_tokens = computed
             request.num_in_flight_tokens += num_tokens
-            num_known = len(request.all_token_ids)
-            if (computed < num_known) is not request.is_prefill_chunk:
+            num_known = request.num_tokens
+            if num_tokens != 1 or computed < num_known or request.is_prefill_chunk:
                 request.is_prefill_chunk = computed < num_known
                 journal.requests[request_id] = request
             if computed >= num_known:
                 output_indices[request_id] = num_known - request.num_prompt_tokens
-            journal.decoded[request_id] = request
+        journal.note_planned(counts, [row.request for row in rows])
 
     def _stats(self, draft: StepDraft) -> StepStats:
         lane = self._lane

@@ -55,7 +55,7 @@ class RunningPass:
         num_free = gpu.num_free
         served: list[ScheduledRow] = []
         for request in self._lane.running:
-            num_tokens = len(request.all_token_ids)
+            num_tokens = request.num_tokens
             if (
                 request.is_prefill_chunk
                 or table_tokens[request.request_id] != num_tokens - 1

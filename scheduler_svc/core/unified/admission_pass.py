@@ -104,7 +104,7 @@ class AdmissionPass:
         """How many tokens it gets in this step; False if it can have none, so nobody can."""
         budget = min(draft.token_budget, draft.input_budget - self._draft_slots)
         num_computed = candidate.num_computed_tokens
-        num_tokens = len(candidate.request.all_token_ids) - num_computed
+        num_tokens = candidate.request.num_tokens - num_computed
         candidate.num_pad_drafts = self._padding.num_drafts(num_tokens, num_computed, draft)
         if candidate.num_pad_drafts:
             num_tokens += candidate.num_pad_drafts

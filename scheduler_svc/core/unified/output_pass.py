@@ -24,7 +24,6 @@ class _Answer:
 
     plan: SchedulerOutput
     result: ModelRunnerOutput
-    rows: dict[str, int]
     passed_over: Collection[str]
     outputs: dict[str, Finish | None]
     end: End
@@ -108,34 +107,35 @@ class OutputPass:
 
         One token for a running request is nearly all of a step, and `_take_row` in short.
         """
-        rows = dict(zip(result.request_ids, range(len(result.request_ids)), strict=True))
-        answer = _Answer(plan, result, rows, passed_over, {}, end)
-        is_unusual = answer.is_unusual or bool(self._rules.processed)
+        answer = _Answer(plan, result, passed_over, {}, end)
         sampled, first_indices = result.sampled_token_ids, result.first_output_indices
         requests, outputs, decoded = self._requests, answer.outputs, self._lane.journal.decoded
+        is_unusual = answer.is_unusual or bool(self._rules.processed or decoded)
         running, num_placeholders = RequestStatus.RUNNING, 1 if self._is_async else 0
         block_size, max_model_len = self._block_size, self._max_model_len
-        for request_id, num_scheduled in plan.num_scheduled_tokens.items():
+        counts = plan.num_scheduled_tokens
+        answered = zip(counts.items(), result.rows_of(counts), strict=True)
+        for (request_id, num_scheduled), row in answered:
             request = requests.get(request_id)
             if request is None:
                 continue
-            row = rows.get(request_id)
             if (
                 row is None
                 or is_unusual
+                or num_scheduled != 1
                 or request.status is not running
                 or request.num_stale_output_tokens
             ):
                 self._take_row(request, num_scheduled, row, answer)
                 continue
-            all_token_ids = request.all_token_ids
-            assert first_indices[row] == len(all_token_ids) - request.num_prompt_tokens
+            num_tokens = request.num_tokens
+            assert first_indices[row] == num_tokens - request.num_prompt_tokens
             (token,) = sampled[row]
-            all_token_ids.append(token)
-            request.num_in_flight_tokens -= num_scheduled
+            request.recent_token_ids.append(token)
+            request.num_tokens = num_tokens = num_tokens + 1
+            request.num_in_flight_tokens -= 1
             request.num_output_placeholders -= num_placeholders
-            decoded[request_id] = request
-            num_tokens = len(all_token_ids)
+            decoded[request_id] = token
             if num_tokens % block_size < 2:
                 self._pass_block_edge(request, num_tokens)
             outputs[request_id] = None
@@ -188,7 +188,7 @@ class OutputPass:
         finish = None
         num_taken = 0
         for token in tokens:
-            request.all_token_ids.append(token)
+            request.append_output(token)
             num_taken += 1
             finish = check_stop(request, self._max_model_len)
             if finish is not None:

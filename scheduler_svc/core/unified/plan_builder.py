@@ -77,17 +77,17 @@ class PlanBuilder:
             computed = request.num_computed_tokens + num_tokens
             request.num_computed_tokens = computed
             request.num_in_flight_tokens += num_tokens
-            num_known = len(request.all_token_ids) + request.num_output_placeholders
-            if (computed < num_known) is not request.is_prefill_chunk:
+            num_known = request.num_tokens + request.num_output_placeholders
+            if num_tokens != 1 or computed < num_known or request.is_prefill_chunk:
                 request.is_prefill_chunk = computed < num_known
                 journal.requests[request_id] = request
             if computed < num_known:
                 continue
             output_indices[request_id] = num_known - request.num_prompt_tokens
             request.num_output_placeholders += num_placeholders
-        journal.decoded.update(zip(counts, scheduled, strict=True))
+        journal.note_planned(counts, scheduled)
         if self._rules.samples or (self._is_async and self._num_spec_tokens):
-            journal.requests.update(journal.decoded)
+            journal.requests.update(zip(counts, scheduled, strict=True))
             self._after_sampling(draft, scheduled, output_indices)
 
     def _after_sampling(

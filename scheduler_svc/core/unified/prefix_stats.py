@@ -17,7 +17,7 @@ class PrefixStats:
     def add(self, request: Request, num_hit_tokens: int) -> None:
         start = 3 if request.num_preemptions else 0
         self.counts[start] += 1
-        self.counts[start + 1] += len(request.all_token_ids)
+        self.counts[start + 1] += request.num_tokens
         self.counts[start + 2] += num_hit_tokens
 
     def take(self) -> list[int]:

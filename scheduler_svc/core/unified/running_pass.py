@@ -64,7 +64,7 @@ class RunningPass:
         served: list[Request] = []
         end = first + min(draft.token_budget, draft.input_budget)
         for request in self._lane.running[first:end]:
-            num_known = len(request.all_token_ids)
+            num_known = request.num_tokens
             computed = request.num_computed_tokens
             if (
                 num_known + request.num_output_placeholders - computed != 1
@@ -96,7 +96,7 @@ class RunningPass:
     def _register(self, request: Request, end: int, draft: StepDraft) -> None:
         """The known tokens fill a block, which the tokens computed up to `end` may be behind."""
         num_registered = request.num_registered_blocks
-        self._kv.register_full_blocks(request, min(end, len(request.all_token_ids)))
+        self._kv.register_full_blocks(request, min(end, request.num_tokens))
         if request.num_registered_blocks != num_registered:
             draft.registered_before[request.request_id] = num_registered
 
@@ -109,7 +109,7 @@ class RunningPass:
         placeholders = request.num_output_placeholders
         if placeholders > 0 and computed + 2 - placeholders >= request.max_total_tokens:
             return 0  # all drafts rejected, the steps in flight reach max_tokens already
-        num_tokens = len(request.all_token_ids) + len(request.spec_token_ids)
+        num_tokens = request.num_tokens + len(request.spec_token_ids)
         num_tokens += placeholders - computed
         if 0 < draft.long_prefill_cap < num_tokens:
             num_tokens = draft.long_prefill_cap
@@ -154,7 +154,7 @@ class RunningPass:
         return True
 
     def _schedule_drafts(self, request: Request, num_tokens: int, draft: StepDraft) -> None:
-        known = len(request.all_token_ids) + request.num_output_placeholders
+        known = request.num_tokens + request.num_output_placeholders
         num_drafts = num_tokens + request.num_computed_tokens - known
         if num_drafts > 0:
             draft.drafts[request.request_id] = request.spec_token_ids[:num_drafts]

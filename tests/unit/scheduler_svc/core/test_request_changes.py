@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from scheduler_svc.core.journal import Journal
 from scheduler_svc.core.request import QueueName, Request, RequestStatus
 from scheduler_svc.core.request_changes import RequestChanges
 from scheduler_svc.core.rows import Delta, Key, Table
@@ -23,11 +24,11 @@ def running(request_id: str = "r") -> Request:
     return request
 
 
-def decode(request: Request, token: int, in_flight: int = 1) -> None:
+def decode(request: Request, token: int) -> None:
     """A token is taken, and the next one's step is planned."""
-    request.all_token_ids.append(token)
+    request.append_output(token)
     request.num_computed_tokens += 1
-    request.num_in_flight_tokens = in_flight
+    request.num_in_flight_tokens = 1
 
 
 def stored(*requests: Request) -> RequestChanges:
@@ -37,8 +38,23 @@ def stored(*requests: Request) -> RequestChanges:
 
 
 def added(changes: RequestChanges, request: Request) -> Delta:
+    """Whatever it is that has changed of it."""
     delta = Delta()
-    changes.add_decoded(delta, [request])
+    changes.add(delta, [request], ())
+    return delta
+
+
+def progressed(
+    changes: RequestChanges, *requests: Request, decoded: str = "", planned: str = ""
+) -> Delta:
+    """`decoded` and `planned`: ids of one letter; the token is the last that the request has."""
+    by_id = {request.request_id: request for request in requests}
+    journal = Journal(
+        decoded={i: by_id[i].last_token_ids(1)[0] for i in decoded},
+        planned=dict.fromkeys(planned, 1),
+    )
+    delta = Delta()
+    changes.add_progress(delta, journal, by_id)
     return delta
 
 
@@ -57,17 +73,23 @@ def test_a_decode_stores_its_token_and_nothing_else() -> None:
     decode(request, 5)
     added(changes, request)  # from a prefill's four tokens in flight to one
     decode(request, 258)
-    assert added(changes, request) == Delta(outputs={"r": (4, b"\x02\x01\0\0")})
+    delta = progressed(changes, request, decoded="r", planned="r")
+    assert delta == Delta(outputs={"r": (4, b"\x02\x01\0\0")})
 
 
-def test_progress_that_is_not_a_plain_decode_writes_the_row() -> None:
-    """The token came, and no other is planned: what is in flight is another number."""
-    request = running()
-    changes = stored(request)
-    decode(request, 5)
-    delta = added(changes, request)
-    assert delta.fields[REQUESTS]["r"].startswith(b"RUNNING|e0|g0|1|1|1|")
-    assert delta.outputs == {"r": (0, b"\x05\0\0\0")}
+def test_who_was_decoded_or_planned_alone_is_looked_at_whole() -> None:
+    """The token came, and no other is planned; and the other way round."""
+    both, ended, begun = requests = [running("b"), running("e"), running("s")]
+    changes = stored(*requests)
+    decode(both, 5)
+    ended.append_output(6)
+    ended.num_in_flight_tokens = ended.num_output_placeholders = 0
+    begun.num_computed_tokens, begun.num_in_flight_tokens = 5, 5
+    delta = progressed(changes, *requests, decoded="be", planned="bs")
+    assert delta.outputs == {"b": (0, b"\x05\0\0\0"), "e": (0, b"\x06\0\0\0")}
+    assert delta.fields[REQUESTS].keys() == {"e", "s"}
+    assert delta.fields[REQUESTS]["e"].startswith(b"RUNNING|e0|g0|1|0|0|")
+    assert delta.fields[REQUESTS]["s"].startswith(b"RUNNING|e0|g0|0|5|1|")
 
 
 def test_several_tokens_are_one_write_behind_those_stored() -> None:
@@ -78,6 +100,9 @@ def test_several_tokens_are_one_write_behind_those_stored() -> None:
     decode(request, 6)
     decode(request, 7)
     assert added(changes, request).outputs == {"r": (4, b"\x06\0\0\0\x07\0\0\0")}
+    decode(request, 8)
+    delta = progressed(changes, request, decoded="r", planned="r")
+    assert delta.outputs == {"r": (12, b"\x08\0\0\0")}
 
 
 def test_a_table_that_grew_is_written_without_a_row() -> None:
