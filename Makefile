@@ -3,6 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 SEEDS ?= 500
+WORLD ?= plain
 TRACES ?= tests/conformance/traces
 
 .PHONY: help setup runtime serve check test test-all sim conformance e2e chaos compose-test bench protos docs lock clean model
@@ -41,8 +42,8 @@ test-all: model  ## what `make test` leaves out: all processes, faults, packagin
 	$(PYTEST) -q -n 2 --dist loadfile tests/e2e tests/chaos
 	$(PYTEST) -q tests/compose
 
-sim: setup  ## simulate SEEDS=100000 histories with faults
-	@$(BIN)/python -m tests.sim.run --seeds $(SEEDS)
+sim: setup  ## simulate SEEDS=100000 histories with faults (WORLD=priority|displacing|drafts|three_queue)
+	@$(BIN)/python -m tests.sim.run --seeds $(SEEDS) --world $(WORLD)
 
 conformance: setup  ## replay the decisions recorded under TRACES=DIR
 	@$(BIN)/python -m tests.conformance.replay $(TRACES)

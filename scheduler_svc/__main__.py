@@ -181,6 +181,9 @@ async def serve(config: SchedulerServiceConfig, tracer: Tracer | None) -> int:
     except (Deposed, StoreError) as error:
         log.error("ends, since it does not lead any more: %s", error)
         code = 1
+    except Exception:
+        await server.stop(None)  # what it says when it is torn down would be the last line
+        raise
     stop.cancel()
     probes.cancel()
     await health.set_ready(is_ready=False)

@@ -10,7 +10,7 @@ import sys
 from typing import NoReturn
 
 from scheduler_svc.config import SchedulerServiceConfig
-from scheduler_svc.policies import UnknownPolicy, load_policy
+from scheduler_svc.policies import UnknownPolicy, load_policy, takes_v0_flags
 from segue.config import parse_config
 
 
@@ -18,7 +18,9 @@ def read_flags() -> SchedulerServiceConfig:
     """The process's own."""
     config = parse_config(SchedulerServiceConfig)
     try:
-        load_policy(config.policy)
+        policy = load_policy(config.policy)
+        if config.is_for_v0 and not takes_v0_flags(policy):
+            _refuse(f"{config.policy} takes neither swap, --delay-factor nor --max-paddings")
         config.engine_config()
     except (UnknownPolicy, ValueError) as error:
         _refuse(str(error))

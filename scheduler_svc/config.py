@@ -144,8 +144,7 @@ class SchedulerServiceConfig(TlsConfig):
         is_asked = self.preempt_for_admission or self.priority_aging_s
         if is_asked and self.policy == "three_queue":
             raise ValueError("three_queue has neither --preempt-for-admission nor ageing")
-        is_v0 = self.preemption_mode != "recompute" or self.max_paddings is not None
-        if self.policy == "unified" and (is_v0 or self.delay_factor):
+        if self.policy == "unified" and self.is_for_v0:
             raise ValueError("swap, --delay-factor and --max-paddings are three_queue's")
         if self.num_speculative_tokens < 0:
             raise ValueError("--num-speculative-tokens must not be negative")
@@ -153,6 +152,12 @@ class SchedulerServiceConfig(TlsConfig):
             raise ValueError("three_queue has no --num-speculative-tokens")
         if self.num_speculative_tokens and not self.async_scheduling:
             raise ValueError("--num-speculative-tokens needs --async-scheduling")
+
+    @property
+    def is_for_v0(self) -> bool:
+        """Something is asked for that `three_queue` alone does, or a policy derived from it."""
+        is_asked = self.preemption_mode != "recompute" or self.max_paddings is not None
+        return is_asked or bool(self.delay_factor)
 
     @property
     def model_name(self) -> str:
@@ -195,7 +200,7 @@ class SchedulerServiceConfig(TlsConfig):
             async_scheduling=self.async_scheduling,
             num_spec_tokens=self.num_speculative_tokens,
         )
-        if self.policy != "three_queue":
+        if self.policy != "three_queue" and not self.is_for_v0:
             return common
         return replace(
             ThreeQueueConfig.of(common),

@@ -24,8 +24,11 @@ class RestartReport:
         self._num_tokens_recomputed = 0
 
     async def note(self) -> None:
-        """How things stand before anything has died."""
-        status = await self._admin.get_status()
+        """How things stand before anything has died; nothing, if the leader has just died."""
+        try:
+            status = await self._admin.get_status()
+        except AdminError:
+            return
         self._epoch = status.leader.epoch
         self._num_streams_resumed = status.num_streams_resumed
         self._num_tokens_recomputed = status.num_tokens_recomputed

@@ -152,6 +152,7 @@ class Supervisor:
         while True:
             code = await life.child.wait()
             died_at = time.monotonic()
+            is_untold = life.watcher is not None and not life.watcher.done()
             _cancel(life.watcher)
             how = _how_it_ended(code)
             life.num_failed_starts = 0 if life.is_ready.is_set() else life.num_failed_starts + 1
@@ -161,9 +162,11 @@ class Supervisor:
                 )
                 self._stopping.set()
                 return
+            last = life.child.last_line
             if life.num_failed_starts:
-                last = life.child.last_line
                 self._console.say(f"{life.name} does not come up ({how}): {last}; trying again")
+            elif is_untold:
+                self._console.say(f"{life.name} ended as soon as it was back ({how}): {last}")
             await self._spawn_again(life, died_at, how)
 
     async def _spawn_again(self, life: _Life, died_at: float, how: str) -> None:

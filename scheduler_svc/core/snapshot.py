@@ -61,10 +61,10 @@ class Snapshot:
         """All that changed since the last call; it counts as stored from now on."""
         state, delta = self._state, Delta(dropped=self._discarded)
         self._discarded = []
-        self._add_requests(delta)
-        for request_id in state.expired:
+        for request_id in state.expired:  # first: one of that name may have come since
             self._requests.forget(delta, request_id)
         state.expired.clear()
+        self._add_requests(delta)
         for executor_id in sorted(state.dirty_lanes):
             self._add_lane(delta, state.lanes[executor_id])
         state.dirty_lanes.clear()

@@ -136,7 +136,11 @@ def main() -> int:
         return 2
     counts = Counter[str]()
     for path in paths:
-        engine = engine_of(path)
+        try:
+            engine = engine_of(path)
+        except (OSError, EOFError, ValueError, KeyError, StopIteration) as error:
+            print(f"{path}: no trace: {error}", file=sys.stderr)
+            return 2
         if args.engine not in (engine, "all"):
             counts[f"{engine} passed over"] += 1
         elif not args.only or path.name.removesuffix(".jsonl.gz") in args.only:

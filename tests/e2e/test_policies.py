@@ -7,11 +7,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from openai import BadRequestError, OpenAI
+from openai import APITimeoutError, BadRequestError, OpenAI
 
 from scheduler_svc.config import SchedulerServiceConfig
 from segue.config import parse_config, to_flags
-from tests.served import Served
+from tests.served import Served, wait_until
 
 THREE_QUEUE = {
     "policy": "three_queue",
@@ -40,6 +40,18 @@ class MyPolicy(ShortestJobFirst):
 """
 
 
+BROKEN_POLICY = """
+from scheduler_svc.core.unified.scheduler import UnifiedScheduler
+
+
+class MyPolicy(UnifiedScheduler):
+    def schedule(self, key, generation, traceparent=""):
+        if self.num_unfinished():
+            raise RuntimeError("it has a bug")
+        return super().schedule(key, generation, traceparent)
+"""
+
+
 def test_a_policy_in_a_file_of_ones_own_serves(
     hand_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -59,6 +71,26 @@ def test_a_policy_in_a_file_of_ones_own_serves(
             )
             order = list(dict.fromkeys(chunk.choices[0].index for chunk in stream))
         assert order == [2, 1, 0]
+    finally:
+        served.stop()
+        print(served.log()[-20_000:])  # shown where the test failed
+
+
+def test_a_policy_that_raises_is_named_at_each_restart(
+    hand_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The scheduler comes back each time, and ends with the first step while a client waits."""
+    (tmp_path / "mymodule.py").write_text(BROKEN_POLICY)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    served = Served(hand_model, tmp_path / "state", ["--policy", "mymodule:MyPolicy"])
+    said = "scheduler-0 ended as soon as it was back (exit code 1): RuntimeError: it has a bug"
+    try:
+        with (
+            OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as client,
+            pytest.raises(APITimeoutError),
+        ):
+            client.completions.create(model=served.model, prompt="x", timeout=5.0)
+        wait_until(lambda: said in served.log(), said)
     finally:
         served.stop()
         print(served.log()[-20_000:])  # shown where the test failed

@@ -13,8 +13,9 @@ from collections import Counter
 from dataclasses import replace
 
 from scheduler_svc.policies import load_policy
-from tests.sim.settings import Settings, draw_settings
+from tests.sim.settings import Settings
 from tests.sim.simulation import Failure, Scenario, describe, simulate
+from tests.sim.worlds import WORLDS
 
 
 def main() -> int:
@@ -23,12 +24,14 @@ def main() -> int:
     parser.add_argument("--start", type=int, default=0)
     parser.add_argument("--keep-going", action="store_true", help="count failures by their kind")
     parser.add_argument("--describe", type=int, help="only this seed, with all its events")
-    parser.add_argument("--policy", default="unified", help="as the scheduler's --policy")
+    parser.add_argument("--policy", help="as the scheduler's --policy; else the world's own")
+    parser.add_argument("--world", choices=WORLDS, default="plain", help="how it is configured")
     args = parser.parse_args()
-    make_policy = load_policy(args.policy)
+    make_policy = load_policy(args.policy) if args.policy else None
 
     def draw(rng: random.Random) -> Settings:
-        return replace(draw_settings(rng), make_policy=make_policy)
+        settings = WORLDS[args.world](rng)
+        return replace(settings, make_policy=make_policy or settings.make_policy)
 
     scenario = Scenario(draw=draw)
     if args.describe is not None:

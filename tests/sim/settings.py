@@ -26,6 +26,7 @@ STEP_TIMEOUT_MS = 900
 ORPHAN_TIMEOUT_MS = 900
 FINISHED_TTL_MS = 8000  # longer than most worlds; in some, short enough to see it end
 SHORT_FINISHED_TTL_MS = 1200
+NAMES = {UnifiedScheduler: "unified", ThreeQueueScheduler: "three_queue"}  # of --policy
 
 
 @dataclass(slots=True, frozen=True)
@@ -50,7 +51,7 @@ class Settings:
         config = self.engine.scheduler
         names = {field.name for field in fields(SchedulerServiceConfig)} - {"policy"}
         values = {f.name: getattr(config, f.name) for f in fields(config) if f.name in names}
-        policy = "three_queue" if self.make_policy is ThreeQueueScheduler else "unified"
+        policy = NAMES.get(self.make_policy, repr(self.make_policy))
         return SchedulerServiceConfig(
             policy=policy, scheduling_policy=config.policy, **values
         ).digest()

@@ -51,6 +51,8 @@ class AdmissionPass:
                 queue.pop()
                 request.is_deferred = True
                 draft.put_aside.append(request)
+            elif verdict is not Verdict.PASS:
+                raise TypeError(f"a rule's check returned {verdict!r}, which is no Verdict")
         for request in reversed(draft.put_aside):
             self._lane.queue_for(request).prepend(request)
         for end in self._rules.end_admission:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import fields
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
@@ -40,6 +42,30 @@ def test_an_entry_point_is_found_by_its_name(
 def test_what_is_no_policy_is_refused_by_name(name: str) -> None:
     with pytest.raises(UnknownPolicy, match=re.escape(name)):
         load_policy(name)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("class X(:", "SyntaxError: invalid syntax (theirs.py, line 1)"),
+        ("x = 1\nx = undefined", "NameError: name 'undefined' is not defined (*theirs.py:2)"),
+        ("raise RuntimeError('a\\nb')", "RuntimeError: a b (*theirs.py:1)"),
+        (
+            "from scheduler_svc.core.policy import SchedulingPolicy\n"
+            "class X(SchedulingPolicy): ...",
+            "X has no add_request, *",
+        ),
+    ],
+)
+def test_a_module_with_a_mistake_is_refused_in_a_line_that_says_where(
+    text: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "theirs.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "theirs", raising=False)
+    with pytest.raises(UnknownPolicy) as refused:
+        load_policy("theirs:X")
+    assert fnmatchcase(str(refused.value), f"--policy theirs:X: {expected}")
 
 
 @pytest.mark.parametrize("config", [SchedulerConfig, ThreeQueueConfig])

@@ -61,6 +61,12 @@ async def test_under_the_same_leader_only_what_is_new_counts(leader: Leader) -> 
     assert "3 streams resumed · 30 tokens" in await report.describe("executor-0")
 
 
+async def test_a_leader_that_dies_while_all_starts_is_told_like_any_other(leader: Leader) -> None:
+    report = await noted(leader)
+    leader.says(epoch=2, resumed=3, recomputed=0)
+    assert "epoch 2 · 3 streams resumed" in await report.describe("scheduler-0")
+
+
 async def test_without_a_leader_it_says_so(leader: Leader) -> None:
     leader.says(epoch=1, resumed=0, recomputed=0)
     report = await noted(leader)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from scheduler_svc.core.engine_core import EngineCore
-from scheduler_svc.core.events import SessionOpened
+from scheduler_svc.core.events import RequestsSubmitted, SessionOpened, Tick
 from scheduler_svc.core.request import Request
 from scheduler_svc.core.scheduler_config import SchedulerConfig
 from segue.types import Attachment, FinishReason
-from tests.traced_core import TracedCore, submission
+from tests.traced_core import TracedCore, now_ms, submission
 
 GATEWAY = "g0"
 TOKENS = (100, 101, 102, 103)
@@ -41,6 +41,18 @@ def core_of(engine: TracedCore) -> EngineCore:
 
 def hello(engine: TracedCore, *attachments: Attachment) -> list[object]:
     return list(engine.commit(SessionOpened(GATEWAY, attachments, 1)))
+
+
+def test_a_name_is_free_again_in_the_commit_that_forgets_it(engine: TracedCore) -> None:
+    running(engine, 2)
+    engine.finish_all()
+    later = now_ms() + 10**9
+    again = RequestsSubmitted(GATEWAY, (submission("r", max_tokens=3),), (), later)
+    engine.commit(Tick(later), again)
+    assert core_of(engine).rows() == engine.rows
+    engine.finish_all()
+    assert core_of(engine).state.requests["r"].output_token_ids == list(TOKENS[:3])
+    assert core_of(engine).rows() == engine.rows
 
 
 def test_an_end_that_was_told_comes_back_with_its_rows(engine: TracedCore) -> None:

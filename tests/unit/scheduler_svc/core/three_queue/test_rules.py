@@ -127,6 +127,13 @@ def test_the_services_flags_reach_the_policy() -> None:
     assert service.digest() != replace(service, watermark=0.5).digest()
 
 
+def test_the_services_flags_reach_a_policy_derived_from_it() -> None:
+    service = SchedulerServiceConfig(policy="mymodule:Mine", preemption_mode="swap")
+    config = service.engine_config().scheduler
+    assert isinstance(config, ThreeQueueConfig)
+    assert config.swaps
+
+
 @pytest.mark.parametrize(
     "fields", [{"preemption_mode": "swap"}, {"delay_factor": 1.0}, {"max_paddings": 0}]
 )

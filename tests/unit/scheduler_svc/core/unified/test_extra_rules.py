@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from scheduler_svc.core.request import Request
 from scheduler_svc.core.rules.rule import Rule, Verdict
 from scheduler_svc.core.unified.lane_state import LaneState
@@ -31,3 +33,22 @@ def test_a_rule_of_a_subclass_is_asked() -> None:
     for name, tenant in (("a1", "a"), ("a2", "a"), ("b1", "b")):
         lane.add(make_request(name, cache_salt=tenant))
     assert list(lane.step().num_scheduled_tokens) == ["a1", "b1"]
+
+
+class Forgetful(Rule):
+    def check(self, request: Request, draft: StepDraft) -> Verdict:
+        del request, draft
+        return None  # pyright: ignore[reportReturnType]
+
+
+class WithAForgetfulRule(UnifiedScheduler):
+    def extra_rules(self) -> list[Rule]:
+        return [Forgetful()]
+
+
+def test_a_rule_without_a_verdict_ends_the_step_and_not_never() -> None:
+    lane = LaneDriver(make_config())
+    lane.scheduler = WithAForgetfulRule("e0", lane.scheduler.config, lane.requests, lane.journal)
+    lane.add(make_request("a"))
+    with pytest.raises(TypeError, match="returned None, which is no Verdict"):
+        lane.step()
