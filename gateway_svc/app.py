@@ -31,6 +31,7 @@ from gateway_svc.metrics_port import MetricsPort
 from gateway_svc.openai_api import ChatCompletionRequest, CompletionRequest, parse
 from gateway_svc.request_id import RequestIdHeader
 from gateway_svc.sse import EventId, EventIdError
+from segue.tracing.trace_context import parse_traceparent
 
 if TYPE_CHECKING:
     from segue.tracing.tracer import Tracer
@@ -234,7 +235,9 @@ def _caller(request: Request) -> Caller:
     span = span_of(request.scope)
     if span is not None:
         return Caller(traceparent=span.context.traceparent())
-    return Caller(traceparent=request.headers.get("traceparent", ""))
+    # What is no traceparent is nobody's parent, and it may be of any length.
+    given = parse_traceparent(request.headers.get("traceparent", ""))
+    return Caller(traceparent="" if given is None else given.traceparent())
 
 
 def _last_event_id(request: Request, call_id: str) -> EventId | None:

@@ -24,6 +24,7 @@ from gateway_svc.openai_api import (
     SamplingFields,
 )
 from gateway_svc.tokenizer import Tokenizer
+from segue.grpc_server import MAX_MESSAGE_BYTES
 from segue.model_files.model_directory import ModelDirectory
 from segue.types import SamplingParams, Submission
 
@@ -31,6 +32,11 @@ DEFAULT_COMPLETION_TOKENS = 16
 SEED_BITS = 63
 SEED_MASK = 2**64 - 1
 ID_BYTES = 16
+TOKEN_ID_DIGITS = 10  # as many as an id has at most
+# A call is one message and one commit, with its prompt, biases and stops again for each choice.
+MAX_CALL_BYTES = MAX_MESSAGE_BYTES // 4
+BYTES_OF_TOKEN_ID = 3
+BYTES_OF_BIAS = 12
 
 
 @dataclass(slots=True, frozen=True)
@@ -111,6 +117,7 @@ class CallFactory:
         submissions: list[Submission] = []
         for prompt in prompts:
             params = self._params(request, prompt, limits, seed)
+            _check_size(prompt, params, context, shape.num_choices)
             for choice in range(n):
                 submissions.append(
                     Submission(
@@ -178,7 +185,7 @@ class CallFactory:
 
     def _completion_prompt(self, item: str | list[int], request: CompletionRequest) -> Prompt:
         if isinstance(item, str):
-            ids = self._tokenizer.encode(item, add_special_tokens=request.add_special_tokens)
+            ids = self._encode(item, "prompt", add_special_tokens=request.add_special_tokens)
         else:
             ids = item
             self._check_token_ids(ids, "prompt")
@@ -196,10 +203,21 @@ class CallFactory:
             )
         except ChatTemplateError as error:
             raise invalid(str(error), "messages") from error
-        ids = self._tokenizer.encode(text, add_special_tokens=request.add_special_tokens)
+        ids = self._encode(text, "messages", add_special_tokens=request.add_special_tokens)
         if not ids:
             raise invalid("the messages make an empty prompt", "messages")
         return Prompt(tuple(ids), "messages")
+
+    def _encode(self, text: str, param: str, *, add_special_tokens: bool) -> list[int]:
+        """What cannot be served, however it is cut into tokens, is not cut: that takes long."""
+        limit, least = self._max_model_len(), self._tokenizer.least_tokens(text)
+        if least >= limit:
+            raise too_long(
+                f"this model's maximum context length is {limit} tokens; "
+                f"the prompt, of {len(text)} characters, has more than {least}",
+                param,
+            )
+        return self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
 
     def _params(
         self,
@@ -254,8 +272,8 @@ class CallFactory:
     def _logit_bias(self, request: SamplingFields) -> tuple[tuple[int, float], ...]:
         bias: dict[int, float] = {}
         for key, value in (request.logit_bias or {}).items():
-            if not (key.isascii() and key.isdigit()):
-                raise invalid(f"logit_bias: {key!r} is not a token id", "logit_bias")
+            if not (key.isascii() and key.isdigit() and len(key) <= TOKEN_ID_DIGITS):
+                raise invalid(f"logit_bias: {key[:50]!r} is not a token id", "logit_bias")
             bias[int(key)] = value
         self._check_token_ids(list(bias), "logit_bias")
         return tuple(sorted(bias.items()))
@@ -265,6 +283,14 @@ class CallFactory:
         wrong = next((i for i in token_ids if not 0 <= i < limit), None)
         if wrong is not None:
             raise invalid(f"{param}: token id {wrong} is not below {limit}", param, "invalid_value")
+
+
+def _check_size(prompt: Prompt, params: SamplingParams, context: str, num_choices: int) -> None:
+    """What no session could carry would end the session, and with it everybody's streams."""
+    num_ids = len(prompt.token_ids) + len(params.stop_token_ids)
+    size = num_ids * BYTES_OF_TOKEN_ID + len(params.logit_bias) * BYTES_OF_BIAS + len(context)
+    if size * num_choices > MAX_CALL_BYTES:
+        raise invalid(f"{num_choices} choices of {size} bytes each are too much for one call", "n")
 
 
 def _refuse_unsupported_chat(request: ChatCompletionRequest) -> None:

@@ -60,7 +60,7 @@ class GatewayConfig(TlsConfig):
         default=30.0, metadata={"help": "streams may finish for, after SIGTERM"}
     )
     max_body_bytes: int = field(
-        default=32 << 20, metadata={"help": "a larger request body is refused"}
+        default=8 << 20, metadata={"help": "a larger request body is refused"}
     )
 
     def __post_init__(self) -> None:

@@ -68,7 +68,8 @@ class ChoiceCursor:
 
     @property
     def is_done(self) -> bool:
-        return self._is_finished
+        """That it saw the end is believed a client when the rest of what it says was checked."""
+        return self._is_finished and self._is_checked
 
     def position(self) -> Position:
         if not self._is_checked:

@@ -14,17 +14,19 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from gateway_svc.api_error import ApiError, invalid
 
 MAX_STOPS = 4
+MAX_STOP_CHARS = 1024  # looked for at each token, in each choice
+MAX_SALT_CHARS = 1024
 MAX_CHOICES = 128
 MAX_LOGPROBS = 20
 
 # Of a field with several forms pydantic names only those that it tried.
 FORMS = {
     "prompt": "a string, a list of strings, a list of token ids, or a list of such lists",
-    "stop": f"a string, or a list of at most {MAX_STOPS}, none of them empty",
+    "stop": f"a string, or a list of at most {MAX_STOPS}, each of 1 to {MAX_STOP_CHARS} characters",
 }
 
 TokenId = Annotated[int, Field(ge=0, lt=2**32)]
-StopString = Annotated[str, Field(min_length=1)]
+StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 Count = Annotated[int, Field(ge=1, lt=2**31)]
@@ -59,7 +61,7 @@ class SamplingFields(BaseModel):
     repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
     logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = None
     priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = None
-    cache_salt: str | None = None
+    cache_salt: Annotated[str, Field(max_length=MAX_SALT_CHARS)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     return_token_ids: bool | None = None

@@ -39,6 +39,7 @@ log = logging.getLogger("segue.gateway")
 
 MIN_BACKOFF_S, MAX_BACKOFF_S = 0.1, 0.3
 GOODBYE_TIMEOUT_S = 1.0
+DRAINING = "draining"  # of a lane that takes no more requests
 
 Request = scheduler_pb2.SessionRequest
 SessionCall = grpc.aio.StreamStreamCall[Request, scheduler_pb2.SessionResponse]
@@ -288,7 +289,9 @@ class _Session:
             log.debug("status of %s: %s", self._address, error.code().name)
             return
         self._client.availability.set_status(
-            has_executor=any(lane.is_connected for lane in status.lanes),
+            has_executor=any(
+                lane.is_connected and lane.status != DRAINING for lane in status.lanes
+            ),
             is_store_down=status.is_store_down,
             num_steps_finished=status.num_steps_finished,
             now=time.monotonic(),

@@ -18,6 +18,10 @@ from segue.model_files.model_directory import ModelDirectoryError, read_json
 METASPACE = "▁"
 BYTE_FALLBACK_LENGTH = len("<0xAB>")
 
+LONG_TEXT_CHARS = 16 << 10
+# A normalizer may make fewer characters of a text before it is cut into tokens; not so many fewer.
+MOST_CHARS_MERGED = 4
+
 
 class Tokenizer:
     """The tokenizer of the model. `vocab_size` is the model's: ids below it may be sent."""
@@ -34,9 +38,19 @@ class Tokenizer:
         self._added = {int(token["id"]): str(token["content"]) for token in added}
         self._special_ids = frozenset(int(token["id"]) for token in added if token.get("special"))
         self._bytes: dict[int, bytes] = {}
+        longest = max(map(len, self._tokenizer.get_vocab(with_added_tokens=True)), default=1)
+        self._most_chars_of_token = longest * MOST_CHARS_MERGED
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        return self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+        if len(text) < LONG_TEXT_CHARS:
+            return self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+        # Unlike `encode` it lets go of the interpreter, so that the streams of others go on.
+        batch = self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        return batch[0].ids
+
+    def least_tokens(self, text: str) -> int:
+        """How many ids the text has at least, without a look at it."""
+        return len(text) // self._most_chars_of_token
 
     def is_special(self, token_id: int) -> bool:
         return token_id in self._special_ids

@@ -34,6 +34,7 @@ from segue.wire import OUR_VERSIONS, ProtocolMismatch
 
 log = logging.getLogger("segue.scheduler")
 REDIAL_S = (0.1, 0.2, 0.3)
+REFUSED_REDIAL_S = (0.5, 1.0, 2.0, 5.0)  # by then it may be another process, with other flags
 
 Post = Callable[[Event], None]
 Message = bytes | executor_pb2.ExecuteRequest
@@ -57,6 +58,7 @@ class ExecutorStream:
     sent_step_id: int | None = None
     heard_at: float = field(default_factory=time.monotonic)
     has_ended: bool = False
+    is_refused: bool = False
 
     async def requests(self) -> AsyncIterator[Message]:
         while (message := await self.outgoing.get()) is not None:
@@ -78,6 +80,7 @@ class Executors:
         self.num_step_bytes = 0
         self.num_result_bytes = 0
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._refusals: dict[str, str] = {}  # why, of those that are not wanted; told once
         self._absent_since: dict[str, float] = {}
         self._head_since: dict[str, tuple[int, float]] = {}
         self._last_tick = time.monotonic()
@@ -132,6 +135,7 @@ class Executors:
         stream.sent_step_id = reply.last_step_id
         verb = "opened" if reply.is_new else "goes on with"
         number = reply.generation
+        self._refusals.pop(reply.executor_id, None)
         log.info(
             "executor %s %s generation %d.%d after step %d",
             reply.executor_id,
@@ -140,11 +144,17 @@ class Executors:
             number.number,
             reply.last_step_id,
         )
+        if reply.is_new:
+            self._warn_of_no_swap_space(reply.executor_id)
 
     def refused(self, reply: LaneRefused) -> None:
-        log.error("executor %s is refused: %s", reply.executor_id, reply.reason)
+        is_news = self._refusals.get(reply.executor_id) != reply.reason
+        self._refusals[reply.executor_id] = reply.reason
+        level = logging.ERROR if is_news else logging.DEBUG
+        log.log(level, "executor %s is refused: %s", reply.executor_id, reply.reason)
         stream = self._streams.get(reply.executor_id)
         if stream is not None and stream.number == reply.connection:
+            stream.is_refused = True
             self._end_stream(reply.executor_id)
 
     def reconnect_all(self) -> None:
@@ -207,6 +217,16 @@ class Executors:
         if stream is not None:
             stream.end()
 
+    def _warn_of_no_swap_space(self, executor_id: str) -> None:
+        assert self._core is not None
+        capacity = self._core.state.lanes[executor_id].capacity
+        if self._config.preemption_mode == "swap" and capacity and not capacity.num_cpu_blocks:
+            log.warning(
+                "executor %s has no blocks to swap out to (--num-cpu-blocks, --swap-space-bytes): "
+                "what is preempted is computed again",
+                executor_id,
+            )
+
     async def _keep_connected(self, lane: Lane) -> None:
         attempt = 0
         while True:
@@ -223,7 +243,8 @@ class Executors:
                 if self._streams.get(lane.executor_id) is stream:
                     del self._streams[lane.executor_id]
             attempt = 0 if stream.sent_step_id is not None else attempt + 1
-            await asyncio.sleep(REDIAL_S[min(attempt, len(REDIAL_S) - 1)])
+            pauses = REFUSED_REDIAL_S if stream.is_refused else REDIAL_S
+            await asyncio.sleep(pauses[min(attempt, len(pauses) - 1)])
 
     async def _talk(
         self,

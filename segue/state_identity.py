@@ -68,6 +68,24 @@ async def claim_state(url: str, deployment: str, identity: StateIdentity) -> Non
         await close_redis(client)
 
 
+async def require_sole_state(url: str, deployment: str) -> None:
+    """For a Redis that is ours alone. Raises StateMismatch where it holds another deployment: its
+    requests would stay there unseen."""
+    client: Any = connect(url)
+    try:
+        async for key in client.scan_iter(match="{segue:*}:identity", count=1000):
+            other = key.decode().removeprefix("{segue:").removesuffix("}:identity")
+            if other != deployment:
+                raise StateMismatch(
+                    f"the state is of deployment {other}, now {deployment}; --deployment {other} "
+                    "goes on with it, --fresh discards it and starts anew"
+                )
+    except (RedisError, OSError) as error:
+        raise RedisUnusable(f"{without_password(url)}: {error}") from error
+    finally:
+        await close_redis(client)
+
+
 async def forget_state(url: str, deployment: str) -> None:
     """Removes every key of the deployment, for --fresh on a Redis that is not ours."""
     client: Any = connect(url)

@@ -86,6 +86,7 @@ class SchedulerStub(scheduler_pb2_grpc.SchedulerServiceServicer):
         self.is_silent = False  # takes messages and says nothing
         self.is_running = True
         self.has_executor = True
+        self.is_draining = False
         self.is_store_down = False
         self.num_steps = 0
         self.reject: scheduler_pb2.Rejected | None = None
@@ -101,7 +102,7 @@ class SchedulerStub(scheduler_pb2_grpc.SchedulerServiceServicer):
 
     async def run(self) -> None:
         while True:
-            if self.is_running and self.has_executor:
+            if self.is_running and self.has_executor and not self.is_draining:
                 self.step()
             await asyncio.sleep(0.001)
 
@@ -192,7 +193,8 @@ class SchedulerStub(scheduler_pb2_grpc.SchedulerServiceServicer):
     async def GetStatus(
         self, request: scheduler_pb2.GetStatusRequest, context: grpc.aio.ServicerContext
     ) -> scheduler_pb2.GetStatusResponse:
-        lane = scheduler_pb2.LaneStatus(is_connected=self.has_executor)
+        status = "draining" if self.is_draining else "active"
+        lane = scheduler_pb2.LaneStatus(is_connected=self.has_executor, status=status)
         return scheduler_pb2.GetStatusResponse(
             num_steps_finished=self.num_steps, lanes=[lane], is_store_down=self.is_store_down
         )

@@ -12,9 +12,12 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 import httpx
+
+from segue.commands.running_serve import NothingServed, running_serve
 
 if TYPE_CHECKING:
     # argparse has no public name for what `add_subparsers` returns.
@@ -35,7 +38,9 @@ class ChatError(Exception):
 def register(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser("chat", help="talk to a model; without a text, interactively")
     parser.add_argument("text", nargs="*", help="ask this, print the answer, and end")
-    parser.add_argument("--url", default=os.environ.get("SEGUE_URL", DEFAULT_URL))
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--url", help=f"default: SEGUE_URL, else {DEFAULT_URL}")
+    where.add_argument("--state-dir", type=Path, metavar="PATH", help="of the `segue serve` meant")
     parser.add_argument("--model", help="default: the first that is served")
     parser.add_argument("--system", help="a system message before the conversation")
     parser.add_argument("--max-tokens", type=int)
@@ -54,20 +59,26 @@ def run(args: argparse.Namespace) -> int:
     messages: list[Message] = []
     if args.system:
         messages.append({"role": "system", "content": args.system})
-    # `serve` shows the URL as clients of OpenAI want it.
-    url = str(args.url).rstrip("/").removesuffix("/v1")
-    with httpx.Client(base_url=url, timeout=timeout) as http:
-        try:
+    try:
+        with httpx.Client(base_url=_url(args), timeout=timeout) as http:
             if args.text:
                 _ask(http, messages, " ".join(args.text), options)
                 return 0
             return _converse(http, messages, options)
-        except ChatError as error:
-            print(f"segue chat: {error}", file=sys.stderr)
-            return 1
-        except KeyboardInterrupt:
-            print()
-            return 130
+    except (ChatError, NothingServed, httpx.InvalidURL) as error:
+        print(f"segue chat: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print()
+        return 130
+
+
+def _url(args: argparse.Namespace) -> str:
+    """Without /v1: `serve` shows the URL as clients of OpenAI want it. NothingServed."""
+    if args.state_dir is not None:
+        return running_serve(args.state_dir)[1].url
+    url: str = args.url or os.environ.get("SEGUE_URL", DEFAULT_URL)
+    return url.rstrip("/").removesuffix("/v1")
 
 
 def _converse(http: httpx.Client, messages: list[Message], options: dict[str, Any]) -> int:

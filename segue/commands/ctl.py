@@ -44,6 +44,7 @@ def register(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
     reset.add_argument("--running", action="store_true", help="preempt what runs first")
     drain = commands.add_parser("drain", help="move an executor's requests elsewhere")
     drain.add_argument("executor_id")
+    drain.add_argument("--force", action="store_true", help="even if no other could take them")
     shown = commands.add_parser("config", help="settings that a leader takes, and what they are")
     shown.add_argument("--all", action="store_true", help="also those that need a restart")
     setting = commands.add_parser("set", help="change settings without a restart")
@@ -86,8 +87,7 @@ async def _act(admin: AdminClient, args: argparse.Namespace) -> str:
                 raise AdminError("not reset: requests run; add --running to preempt them")
             return "the prefix cache is empty"
         case "drain":
-            num_moved = await admin.drain(args.executor_id)
-            return f"{num_moved} requests moved from {args.executor_id}"
+            return await _drain(admin, args.executor_id, is_forced=args.force)
         case "config":
             return _settings_text(await admin.get_configuration(), shows_fixed=args.all)
         case "set":
@@ -97,6 +97,19 @@ async def _act(admin: AdminClient, args: argparse.Namespace) -> str:
         case _:
             status = await admin.get_status()
             return _as_json(status) if args.json else status_text(status)
+
+
+async def _drain(admin: AdminClient, executor_id: str, *, is_forced: bool) -> str:
+    lanes = {lane.executor_id: lane for lane in (await admin.get_status()).lanes}
+    others = [lane for i, lane in lanes.items() if i != executor_id]
+    can_move = any(lane.is_connected and lane.status == "active" for lane in others)
+    if executor_id in lanes and not (can_move or is_forced):
+        raise AdminError(
+            f"no executor but {executor_id} is active: requests would wait until it is started "
+            "again; add --force to drain it all the same"
+        )
+    num_moved = await admin.drain(executor_id)
+    return f"{num_moved} requests moved from {executor_id}, which takes no more until started again"
 
 
 def _pairs(settings: Sequence[str]) -> dict[str, str]:

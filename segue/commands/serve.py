@@ -42,7 +42,13 @@ from segue.state_directory import (
     StateDirectoryError,
     default_state_directory,
 )
-from segue.state_identity import StateIdentity, StateMismatch, claim_state, forget_state
+from segue.state_identity import (
+    StateIdentity,
+    StateMismatch,
+    claim_state,
+    forget_state,
+    require_sole_state,
+)
 from segue.supervisor import ChildFailed, StopRequested, Supervisor
 from segue.version import STATE_SCHEMA_VERSION
 
@@ -127,6 +133,7 @@ async def serve(config: ServeConfig, unknown: Sequence[str], console: Console) -
                 if binary is not None:
                     await supervisor.start(plan.redis(binary, directory.redis_path))
                     await supervisor.wait_ready("redis")
+                    await require_sole_state(plan.redis_url, plan.deployment)
                 else:
                     await embedded_redis.require(plan.redis_url)
                 identity = StateIdentity(

@@ -58,6 +58,16 @@ def test_a_successor_of_a_killed_scheduler_keeps_what_was_set(served: Served) ->
     assert max(running) == 1
 
 
+def test_the_only_executor_is_not_drained_by_mistake(served: Served) -> None:
+    done = ctl(served, "drain", "e0")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("segue ctl: no executor but e0 is active")
+    assert ctl(served, "drain", "e0", "--force").returncode == 0
+    served.wait_restarted("executor-0", served.kill("executor-0"))
+    body = {"model": served.model, "prompt": "abc", "max_tokens": 1}
+    assert httpx.post(f"{served.url}/v1/completions", json=body, timeout=60).is_success
+
+
 def test_the_doctor_knows_whose_port_it_is(served: Served) -> None:
     port = served.url.rpartition(":")[2].partition("/")[0]
     command = [sys.executable, "-m", "segue", "doctor", "--port", port]

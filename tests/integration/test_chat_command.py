@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from segue.model_files.hand import write_hand_model
+from segue.process_identity import ProcessIdentity
+from segue.state_directory import ServeRecord, StateDirectory
 from tests.running_gateway import RunningGateway, serve_gateway, serve_stub
 from tests.scheduler_stub import Reply, SchedulerStub
 from tests.tcp_proxy import TcpProxy
@@ -31,9 +33,9 @@ async def running(stub: SchedulerStub, tmp_path: Path) -> AsyncIterator[RunningG
         yield running
 
 
-async def _start(url: str, *arguments: str) -> asyncio.subprocess.Process:
+async def _start(*arguments: str) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "segue", "chat", "--url", url, *arguments),
+        *(sys.executable, "-m", "segue", "chat", *arguments),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -43,7 +45,11 @@ async def _start(url: str, *arguments: str) -> asyncio.subprocess.Process:
 
 
 async def _chat(url: str, *arguments: str, typed: str = "") -> tuple[int, str, str]:
-    process = await _start(url, *arguments)
+    return await _run("--url", url, *arguments, typed=typed)
+
+
+async def _run(*arguments: str, typed: str = "") -> tuple[int, str, str]:
+    process = await _start(*arguments)
     out, err = await process.communicate(typed.encode())
     assert process.returncode is not None
     return process.returncode, out.decode(), err.decode()
@@ -75,14 +81,30 @@ async def test_an_error_is_one_line(running: RunningGateway) -> None:
     assert len(err.splitlines()) == 1
 
 
+async def test_a_state_directory_says_where(running: RunningGateway, tmp_path: Path) -> None:
+    served, none = tmp_path / "served", tmp_path / "none"
+    identity = ProcessIdentity.of(os.getpid())
+    assert identity is not None
+    directory = StateDirectory.open(served)
+    directory.write_record(ServeRecord(identity, url=running.url))
+    directory.close()
+
+    assert await _run("--state-dir", str(served), "hello") == (0, TEXT + "\n", "")
+    error = f"segue chat: nothing is served from {none}\n"
+    assert await _run("--state-dir", str(none), "hello") == (1, "", error)
+    code, _, _ = await _run("--state-dir", str(served), "--url", running.url, "hello")
+    assert code == 2
+
+
 async def test_the_url_is_taken_as_serve_prints_it(running: RunningGateway) -> None:
     code, out, err = await _chat(f"{running.url}/v1", "hello")
 
     assert (code, out, err) == (0, TEXT + "\n", "")
 
 
-async def test_nobody_there_is_one_line(free_port: int) -> None:
-    code, out, err = await _chat(f"http://127.0.0.1:{free_port}", "hello")
+@pytest.mark.parametrize("url", ["http://127.0.0.1:{port}", "http://[::1", "nonsense"])
+async def test_nobody_there_is_one_line(free_port: int, url: str) -> None:
+    code, out, err = await _chat(url.format(port=free_port), "hello")
 
     assert (code, out) == (1, "")
     assert len(err.splitlines()) == 1
@@ -95,7 +117,7 @@ async def test_a_broken_connection_is_taken_up_where_it_was(
     running.gateway.client.release = lambda live, reason: None  # type: ignore[method-assign]
     stub.is_running = False
     proxy = await TcpProxy("127.0.0.1", int(running.url.rpartition(":")[2])).start()
-    process = await _start(f"http://127.0.0.1:{proxy.port}", "hello")
+    process = await _start("--url", f"http://127.0.0.1:{proxy.port}", "hello")
     await stub.until(lambda: stub.requests)
     stub.step(11)
     assert process.stdout is not None

@@ -12,7 +12,13 @@ import pytest
 
 from segue import embedded_redis
 from segue.embedded_redis import RedisUnusable, find_redis, inspect
-from segue.state_identity import StateIdentity, StateMismatch, claim_state, forget_state
+from segue.state_identity import (
+    StateIdentity,
+    StateMismatch,
+    claim_state,
+    forget_state,
+    require_sole_state,
+)
 from tests.redis_process import RedisProcess, redis_binary, valkey_binary
 
 pytestmark = pytest.mark.redis
@@ -158,6 +164,16 @@ async def test_another_identity_is_refused_until_it_is_forgotten(
     assert "--fresh" in str(refused.value)
     await forget_state(redis_server.url, "d")
     await claim_state(redis_server.url, "d", other)
+
+
+async def test_a_state_directory_holds_one_deployment(redis_server: RedisProcess) -> None:
+    """A model of another name would start beside it, and leave its requests where nobody looks."""
+    await claim_state(redis_server.url, "first", IDENTITY)
+    await require_sole_state(redis_server.url, "first")
+    with pytest.raises(StateMismatch, match=r"is of deployment first, now second; --deployment fi"):
+        await require_sole_state(redis_server.url, "second")
+    await forget_state(redis_server.url, "first")
+    await require_sole_state(redis_server.url, "second")
 
 
 async def test_a_state_from_before_quantization_is_of_unquantised_weights(

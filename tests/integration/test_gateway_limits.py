@@ -64,16 +64,21 @@ async def test_a_request_that_nobody_serves_is_told_to_come_back(
     assert answer.json()["error"]["code"] == "service_unavailable"
 
 
-async def test_without_an_executor_nothing_hangs(stub: SchedulerStub, model_dir: Path) -> None:
+@pytest.mark.parametrize("lacking", [{"has_executor": False}, {"is_draining": True}], ids=str)
+async def test_without_an_executor_nothing_hangs(
+    stub: SchedulerStub, model_dir: Path, lacking: dict[str, bool]
+) -> None:
+    """One that is being drained takes no more requests, and they would wait for another."""
     options: dict[str, Any] = {"scheduler_wait_s": 0.3, "stall_s": 0.2}
     async with serve_stub(stub) as address, serve_gateway(model_dir, address, **options) as running:
-        stub.has_executor = False
+        for name, value in lacking.items():
+            setattr(stub, name, value)
         async with asyncio.timeout(5):
             while (await running.http.get("/ready")).status_code != 503:
                 await asyncio.sleep(0.01)
         answer = await running.http.post("/v1/completions", json={"prompt": "abc"})
         assert answer.status_code == 503
-        stub.has_executor = True
+        stub.has_executor, stub.is_draining = True, False
         async with asyncio.timeout(5):
             while (await running.http.get("/ready")).status_code != 200:
                 await asyncio.sleep(0.01)

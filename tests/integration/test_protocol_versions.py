@@ -7,35 +7,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
+from contextlib import AsyncExitStack
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import grpc
 import pytest
 
-from scheduler_svc.config import SchedulerServiceConfig
-from scheduler_svc.core.engine_core import EngineCore
-from scheduler_svc.core.events import ExecutorRegistered
-from scheduler_svc.executor_client import Executors
-from scheduler_svc.loop import EngineLoop, Envelope
-from scheduler_svc.policies import load_policy
-from scheduler_svc.service import SchedulerService
-from scheduler_svc.sessions import Sessions
-from scheduler_svc.store.memory_store import MemoryState, MemoryStore
-from scheduler_svc.store.state_store import LeaseAcquired, LeaseCandidate
-from segue.grpc_server import bind, make_server, open_channel
+from segue.grpc_server import open_channel
 from segue.model_files.hand import write_hand_model
 from segue.v1 import scheduler_pb2, scheduler_pb2_grpc
-from segue.wire import OUR_VERSIONS, ProtocolVersions, WireCodec
+from segue.wire import OUR_VERSIONS, ProtocolVersions
 from tests.integration.executor_stream import SchedulerEnd, running_executor
+from tests.integration.leading_scheduler import running_scheduler
 from tests.running_gateway import RunningGateway, serve_gateway
 
-CONFIG = replace(SchedulerServiceConfig(), deployment="prod", heartbeat_s=0.02, lease_ttl_s=30.0)
 VERSION_1, VERSION_2 = ProtocolVersions(1, 1), ProtocolVersions(1, 2)
 FAR_AHEAD = ProtocolVersions(3, 4)
 SPEAKERS = {
@@ -43,35 +29,6 @@ SPEAKERS = {
     "executor": ("executor_svc.service",),
     "gateway": ("gateway_svc.scheduler_client",),
 }
-
-
-@asynccontextmanager
-async def running_scheduler(executor_address: str) -> AsyncIterator[str]:
-    """The address of one that leads, with its state in memory."""
-    store = MemoryStore(MemoryState(lambda: time.time_ns() // 1_000_000))
-    acquired = await store.acquire(LeaseCandidate("s0", "leader", "", 30_000))
-    assert isinstance(acquired, LeaseAcquired)
-    core = EngineCore(CONFIG.engine_config(), WireCodec(), load_policy("unified"))
-    core.lead(acquired.epoch, "leader", acquired.last_commit)
-    sessions, executors = Sessions(), Executors(CONFIG)
-    loop = EngineLoop(core, store, sessions, executors, CONFIG)
-    executors.start(core, lambda event: loop.post(Envelope(event)), loop.report_higher_epoch)
-    loop.post(Envelope(ExecutorRegistered("e0", executor_address)))
-    lease: Any = SimpleNamespace(leader_address="")
-    service = SchedulerService(CONFIG, sessions, lease)
-    service.loop = loop
-    server = make_server()
-    service.register(server)
-    port = bind(server, "127.0.0.1:0")
-    await server.start()
-    running = asyncio.create_task(loop.run())
-    try:
-        yield f"127.0.0.1:{port}"
-    finally:
-        sessions.end_all()
-        loop.stop()
-        await running
-        await server.stop(0.1)
 
 
 class Upgrade:

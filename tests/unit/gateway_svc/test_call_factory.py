@@ -136,6 +136,7 @@ def test_the_models_own_sampling_is_the_default(directory: Path) -> None:
         ({"model": "gpt-9"}, 404, "model_not_found", "model"),
         ({"max_tokens": 63}, 400, "context_length_exceeded", "prompt"),
         ({"prompt": "x" * 64}, 400, "context_length_exceeded", "prompt"),
+        ({"prompt": "x" * 100_000}, 400, "context_length_exceeded", "prompt"),
         ({"prompt": [VOCAB_SIZE]}, 400, "invalid_value", "prompt"),
         ({"prompt": [-1]}, 400, "invalid_value", "prompt"),
         ({"prompt": ""}, 400, None, "prompt"),
@@ -145,7 +146,11 @@ def test_the_models_own_sampling_is_the_default(directory: Path) -> None:
         ({"logit_bias": {"999": 1}}, 400, "invalid_value", "logit_bias"),
         ({"logit_bias": {"a": 1}}, 400, None, "logit_bias"),
         ({"logit_bias": {"1": 101}}, 400, "invalid_value", "logit_bias"),
+        ({"logit_bias": {"1" * 5000: 1}}, 400, None, "logit_bias"),
         ({"stop": ["a", "b", "c", "d", "e"]}, 400, "invalid_value", "stop"),
+        ({"stop": "x" * 1025}, 400, "invalid_value", "stop"),
+        ({"stop": ["x", "x" * 1025]}, 400, "invalid_value", "stop"),
+        ({"cache_salt": "x" * 1025}, 400, "invalid_value", "cache_salt"),
         ({"stop": ""}, 400, "invalid_value", "stop"),
         ({"temperature": "hot"}, 400, "invalid_value", "temperature"),
         ({"temperature": -0.1}, 400, "invalid_value", "temperature"),
@@ -207,3 +212,28 @@ def test_a_body_that_is_no_object_is_refused(body: bytes) -> None:
 
 def test_unknown_fields_are_ignored(factory: CallFactory) -> None:
     assert _complete(factory, made_up=[1], user="me").submissions
+
+
+def test_a_call_that_no_session_could_carry_is_refused(
+    factory: CallFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway_svc.call_factory.MAX_CALL_BYTES", 100_000)
+    biases = {str(token_id): 1 for token_id in range(VOCAB_SIZE)}
+
+    _complete(factory, n=20, logit_bias=biases)
+    error = _refusal(factory, n=40, logit_bias=biases)
+
+    assert (error.status, error.param) == (400, "n")
+
+
+def test_a_prompt_that_is_far_too_long_is_not_even_cut_into_tokens(
+    factory: CallFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def encode(*_: Any, **__: Any) -> list[int]:
+        pytest.fail("was encoded")
+
+    monkeypatch.setattr(Tokenizer, "encode", encode)
+    message = {"role": "user", "content": "x" * 100_000}
+    for fields in ({"prompt": "x" * 100_000}, {"messages": [message]}):
+        error = _refusal(factory, **fields)
+        assert (error.status, error.code) == (400, "context_length_exceeded")

@@ -124,3 +124,13 @@ def test_other_ids_or_an_earlier_end_have_diverged(choice: Choice, tokenizer: To
     ended = Choice(SUBMISSION, tokenizer, TextRules())
     ended.receive(_rows(0, b"ab", FinishReason.LENGTH))
     assert ChoiceCursor(0, ended, cursor.position()).standing() is Standing.DIVERGED
+
+
+def test_an_end_that_a_client_claims_is_no_end_while_the_rest_is_not_there(choice: Choice) -> None:
+    claimed = Position(num_tokens=3, num_chars=1, digest="deadbeefdeadbeef", is_finished=True)
+    cursor = ChoiceCursor(0, choice, claimed)
+    choice.receive_token(0, 97)
+    assert (cursor.standing(), cursor.is_done) == (Standing.BEHIND, False)
+    for index in (1, 2):
+        choice.receive_token(index, 97)
+    assert (cursor.standing(), cursor.is_done) == (Standing.DIVERGED, False)
