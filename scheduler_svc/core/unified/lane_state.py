@@ -19,6 +19,8 @@ from scheduler_svc.core.scheduler_config import SchedulerConfig
 class LaneState:
     """`finished_ids` and `preempted_ids` are to be announced with the next step.
 
+    `in_flight`: who is in each step that this process planned, for its result to find them at once.
+
     Features may hook in: `left` is called for each request that gives up its blocks, `free_blocks`
     may free them later, `keeps_blocks` says whether a request that ends holds them for a transfer.
     """
@@ -36,6 +38,7 @@ class LaneState:
         self.waiting = make_queue(QueueName.WAITING)
         self.holding = make_queue(QueueName.HOLDING)
         self.running: list[Request] = []
+        self.in_flight: dict[int, list[Request]] = {}
         self.finished_ids: list[str] = []
         self.preempted_ids: list[str] = []
         self.num_tokens_given_back = 0

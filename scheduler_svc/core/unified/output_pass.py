@@ -6,7 +6,7 @@ for it when its step was planned, which is the number of outputs the request has
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from scheduler_svc.core.request import Request, RequestStatus
@@ -89,8 +89,8 @@ class OutputPass:
 
     def cancel(self, plan: SchedulerOutput) -> None:
         """The step will never answer."""
-        for request_id, num_scheduled in plan.num_scheduled_tokens.items():
-            request = self._requests.get(request_id)
+        counts = plan.num_scheduled_tokens
+        for request, num_scheduled in zip(self._scheduled(plan), counts.values(), strict=True):
             if request is not None:
                 self._settle(request, num_scheduled)
         if self._features.deferred_frees is not None:
@@ -109,14 +109,14 @@ class OutputPass:
         """
         answer = _Answer(plan, result, passed_over, {}, end)
         sampled, first_indices = result.sampled_token_ids, result.first_output_indices
-        requests, outputs, decoded = self._requests, answer.outputs, self._lane.journal.decoded
+        outputs, decoded = answer.outputs, self._lane.journal.decoded
         is_unusual = answer.is_unusual or bool(self._rules.processed or decoded)
         running, num_placeholders = RequestStatus.RUNNING, 1 if self._is_async else 0
         block_size, max_model_len = self._block_size, self._max_model_len
         counts = plan.num_scheduled_tokens
-        answered = zip(counts.items(), result.rows_of(counts), strict=True)
-        for (request_id, num_scheduled), row in answered:
-            request = requests.get(request_id)
+        rows = result.rows_of(counts)
+        answered = zip(self._scheduled(plan), counts.items(), rows, strict=True)
+        for request, (request_id, num_scheduled), row in answered:
             if request is None:
                 continue
             if (
@@ -149,6 +149,11 @@ class OutputPass:
                     outputs[request_id] = finish
                     end(request, finish)
         return outputs
+
+    def _scheduled(self, plan: SchedulerOutput) -> Iterable[Request | None]:
+        """Who is in the step; None: who is forgotten. A request stays as long as a step has it."""
+        scheduled = self._lane.in_flight.pop(plan.step_id, None)
+        return scheduled or map(self._requests.get, plan.num_scheduled_tokens)
 
     def _pass_block_edge(self, request: Request, num_tokens: int) -> None:
         """A block has its last token, or the first behind it has come: its KV is there now."""

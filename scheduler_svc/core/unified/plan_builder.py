@@ -50,7 +50,7 @@ class PlanBuilder:
             stats=self._stats(draft),
         )
         lane.preempted_ids, lane.finished_ids = [], []
-        self._advance(draft, plan.output_indices)
+        self._advance(draft, plan.output_indices, key.step_id)
         return plan
 
     def _columns(self, draft: StepDraft) -> CachedRequestData:
@@ -63,7 +63,7 @@ class PlanBuilder:
         computed = [request.num_computed_tokens for request in draft.running]
         return CachedRequestData(request_ids, block_ids, computed)
 
-    def _advance(self, draft: StepDraft, output_indices: dict[str, int]) -> None:
+    def _advance(self, draft: StepDraft, output_indices: dict[str, int], step_id: int) -> None:
         """The step counts as computed from now on; who reaches its last token samples."""
         counts = draft.num_scheduled_tokens
         scheduled = draft.running
@@ -86,6 +86,7 @@ class PlanBuilder:
             output_indices[request_id] = num_known - request.num_prompt_tokens
             request.num_output_placeholders += num_placeholders
         journal.note_planned(counts, scheduled)
+        self._lane.in_flight[step_id] = scheduled
         if self._rules.samples or (self._is_async and self._num_spec_tokens):
             journal.requests.update(zip(counts, scheduled, strict=True))
             self._after_sampling(draft, scheduled, output_indices)

@@ -166,11 +166,17 @@ class RunningPass:
         return frees is not None and victim.num_in_flight_tokens > 0
 
     def _choose_victim(self) -> Request:
-        """FCFS: the last; PRIORITY: the least important of all, the first of exact equals."""
+        """FCFS: the last; PRIORITY: the least important of all.
+
+        Of exact equals, as a call's choices are, vLLM takes the first (`strict`): it comes back as
+        the last, so equals may displace each other in turn for ever. Here one is always the least.
+        """
         running = self._lane.running
         if not self._is_priority:
             return running[-1]
-        return max(running, key=lambda request: self._order(request)[:2])
+        if self._config.strict:
+            return max(running, key=lambda request: self._order(request)[:2])
+        return max(running, key=self._order)
 
     def _preempt(self, victim: Request, draft: StepDraft) -> None:
         running = self._lane.running
