@@ -29,7 +29,7 @@ def curl_line(record: ServeRecord) -> str:
     if record.has_chat_template:
         path = "/v1/chat/completions"
         question = {"role": "user", "content": "Tell me a story."}
-        body = {"model": record.model, "messages": [question], "stream": True}
+        body = {"model": record.model, "messages": [question], "temperature": 0.2, "stream": True}
     else:
         path = "/v1/completions"
         body = {"model": record.model, "prompt": "Once upon a time", "stream": True}

@@ -113,6 +113,8 @@ def run_serve(args: argparse.Namespace) -> int:
             report.write_json(args.json, about, rows)
         if args.plot:
             report.plot(args.plot, rows)
+    except BrokenPipeError:
+        raise
     except READABLE as error:
         print(f"segue bench: error: {error}", file=sys.stderr)
         return 1
@@ -193,6 +195,8 @@ def run_compare(args: argparse.Namespace) -> int:
             print(f"{row['streams']} streams: {ratios}")
         if args.json:
             report.write_json(args.json, {"model": str(args.model), "seed": args.seed}, rows)
+    except BrokenPipeError:
+        raise
     except READABLE as error:
         print(f"segue bench: error: {error}", file=sys.stderr)
         return 1

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from argparse import _SubParsersAction  # pyright: ignore[reportPrivateUsage]
 
 DEFAULT_URL = "http://127.0.0.1:8000"
+TEMPERATURE = 0.2
 CONNECT_TIMEOUT_S = 5.0
 RESUME_FOR_S = 30.0
 RESUME_PAUSE_S = 0.3
@@ -44,7 +45,12 @@ def register(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument("--model", help="default: the first that is served")
     parser.add_argument("--system", help="a system message before the conversation")
     parser.add_argument("--max-tokens", type=int)
-    parser.add_argument("--temperature", type=float)
+    parser.add_argument(
+        "--temperature",
+        type=float,
+        default=TEMPERATURE,
+        help=f"default {TEMPERATURE}: at the API's own 1 a small model loses its thread",
+    )
     parser.add_argument("--seed", type=int)
     parser.set_defaults(func=run)
 

@@ -68,10 +68,11 @@ def run(args: argparse.Namespace) -> int:
             else running_serve(args.state_dir)[1].schedulers
         )
         admin = AdminClient(addresses, tls=config_from(TlsConfig, args).tls)
-        print(asyncio.run(_act(admin, args)))
+        said = asyncio.run(_act(admin, args))
     except (AdminError, NothingServed, OSError) as error:
         print(f"segue ctl: {error}", file=sys.stderr)
         return 1
+    print(said)
     return 0
 
 

@@ -68,6 +68,19 @@ def test_the_only_executor_is_not_drained_by_mistake(served: Served) -> None:
     assert httpx.post(f"{served.url}/v1/completions", json=body, timeout=60).is_success
 
 
+def test_a_reader_that_has_seen_enough_is_no_error(served: Served) -> None:
+    """`segue ctl status | head`."""
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "segue", "ctl", "status", "--state-dir", str(served.state_dir)]
+    environ = os.environ | {"PYTHONUNBUFFERED": "1"}
+    done = subprocess.run(
+        command, stdout=write, stderr=subprocess.PIPE, text=True, check=False, env=environ
+    )
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
 def test_the_doctor_knows_whose_port_it_is(served: Served) -> None:
     port = served.url.rpartition(":")[2].partition("/")[0]
     command = [sys.executable, "-m", "segue", "doctor", "--port", port]

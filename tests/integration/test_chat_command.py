@@ -64,6 +64,15 @@ async def test_one_question(running: RunningGateway, stub: SchedulerStub) -> Non
     assert prompt == "system: be kind\nuser: hello you\nassistant: "
 
 
+async def test_it_samples_coolly_unless_told_otherwise(
+    running: RunningGateway, stub: SchedulerStub
+) -> None:
+    await _chat(running.url, "hello")
+    await _chat(running.url, "--temperature", "1", "hello")
+    params = [request.submission.sampling_params for request in stub.requests.values()]
+    assert [one.temperature for one in params] == [pytest.approx(0.2), 1.0]
+
+
 async def test_a_conversation_remembers(running: RunningGateway, stub: SchedulerStub) -> None:
     code, out, _ = await _chat(running.url, typed="one\n\ntwo\n")
 
