@@ -31,6 +31,7 @@ from gateway_svc.scheduler_addresses import SchedulerAddresses
 from segue import wire
 from segue.grpc_server import LEADER_METADATA, open_channel
 from segue.grpc_tls import TlsFiles
+from segue.lane_status import takes_requests
 from segue.types import Attachment
 from segue.v1 import scheduler_pb2, scheduler_pb2_grpc, types_pb2
 from segue.wire import OUR_VERSIONS
@@ -39,7 +40,6 @@ log = logging.getLogger("segue.gateway")
 
 MIN_BACKOFF_S, MAX_BACKOFF_S = 0.1, 0.3
 GOODBYE_TIMEOUT_S = 1.0
-DRAINING = "draining"  # of a lane that takes no more requests
 
 Request = scheduler_pb2.SessionRequest
 SessionCall = grpc.aio.StreamStreamCall[Request, scheduler_pb2.SessionResponse]
@@ -289,9 +289,7 @@ class _Session:
             log.debug("status of %s: %s", self._address, error.code().name)
             return
         self._client.availability.set_status(
-            has_executor=any(
-                lane.is_connected and lane.status != DRAINING for lane in status.lanes
-            ),
+            has_executor=any(map(takes_requests, status.lanes)),
             is_store_down=status.is_store_down,
             num_steps_finished=status.num_steps_finished,
             now=time.monotonic(),

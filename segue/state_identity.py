@@ -7,7 +7,8 @@ size, or a schema that a scheduler of this version does not read, needs a fresh 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, cast
 
@@ -43,9 +44,8 @@ class StateIdentity:
 async def claim_state(url: str, deployment: str, identity: StateIdentity) -> None:
     """Raises StateMismatch where the deployment's state is of something else."""
     expected = {name: str(value) for name, value in asdict(identity).items()}
-    client: Any = connect(url)
     tag = f"{{segue:{deployment}}}"
-    try:
+    async with _connected(url) as client:
         raw = cast("dict[bytes, bytes]", await client.hgetall(f"{tag}:identity"))
         found = {name.decode(): value.decode() for name, value in raw.items()}
         schema_version = cast("bytes | None", await client.hget(f"{tag}:meta", "schema_version"))
@@ -62,17 +62,12 @@ async def claim_state(url: str, deployment: str, identity: StateIdentity) -> Non
         if mismatches:
             raise StateMismatch(_line(mismatches, found, expected))
         await client.hset(f"{tag}:identity", mapping=expected)
-    except (RedisError, OSError) as error:
-        raise RedisUnusable(f"{without_password(url)}: {error}") from error
-    finally:
-        await close_redis(client)
 
 
 async def require_sole_state(url: str, deployment: str) -> None:
     """For a Redis that is ours alone. Raises StateMismatch where it holds another deployment: its
     requests would stay there unseen."""
-    client: Any = connect(url)
-    try:
+    async with _connected(url) as client:
         async for key in client.scan_iter(match="{segue:*}:identity", count=1000):
             other = key.decode().removeprefix("{segue:").removesuffix("}:identity")
             if other != deployment:
@@ -80,18 +75,21 @@ async def require_sole_state(url: str, deployment: str) -> None:
                     f"the state is of deployment {other}, now {deployment}; --deployment {other} "
                     "goes on with it, --fresh discards it and starts anew"
                 )
-    except (RedisError, OSError) as error:
-        raise RedisUnusable(f"{without_password(url)}: {error}") from error
-    finally:
-        await close_redis(client)
 
 
 async def forget_state(url: str, deployment: str) -> None:
     """Removes every key of the deployment, for --fresh on a Redis that is not ours."""
-    client: Any = connect(url)
-    try:
+    async with _connected(url) as client:
         async for key in client.scan_iter(match=f"{{segue:{deployment}}}:*", count=1000):
             await client.unlink(key)
+
+
+@asynccontextmanager
+async def _connected(url: str) -> AsyncGenerator[Any, None]:
+    """A client, for as long as the block lasts; what Redis refuses in it is RedisUnusable."""
+    client: Any = connect(url)
+    try:
+        yield client
     except (RedisError, OSError) as error:
         raise RedisUnusable(f"{without_password(url)}: {error}") from error
     finally:

@@ -20,6 +20,7 @@ from segue.commands.running_serve import NothingServed, add_state_dir_flag, runn
 from segue.commands.text_table import text_table
 from segue.config import add_flags, config_from
 from segue.grpc_tls import TlsConfig
+from segue.lane_status import takes_requests
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction  # pyright: ignore[reportPrivateUsage]
@@ -103,7 +104,7 @@ async def _act(admin: AdminClient, args: argparse.Namespace) -> str:
 async def _drain(admin: AdminClient, executor_id: str, *, is_forced: bool) -> str:
     lanes = {lane.executor_id: lane for lane in (await admin.get_status()).lanes}
     others = [lane for i, lane in lanes.items() if i != executor_id]
-    can_move = any(lane.is_connected and lane.status == "active" for lane in others)
+    can_move = any(map(takes_requests, others))
     if executor_id in lanes and not (can_move or is_forced):
         raise AdminError(
             f"no executor but {executor_id} is active: requests would wait until it is started "

@@ -197,8 +197,7 @@ async def test_sigterm_lets_the_streams_of_all_workers_finish(
             url = f"{gateway.url}/v1/completions"
             responses.append(await stack.enter_async_context(http.stream("POST", url, json=BODY)))
         gateway.process.send_signal(signal.SIGTERM)
-        while sum("stopping" in line for line in gateway.lines) != 2:
-            await asyncio.sleep(POLL_S)
+        await _until(lambda: sum("stopping" in line for line in gateway.lines) == 2)
         stub.is_running = True
         for response in responses:
             assert text_of([line async for line in response.aiter_lines()]) == TEXT
@@ -214,8 +213,7 @@ async def test_no_worker_outlives_the_one_that_started_it(
         pids = [gateway.pid_of(f"g0.{index}") for index in range(2)]
         gateway.process.kill()
         await gateway.process.wait()
-        while any(Path(f"/proc/{pid}").exists() for pid in pids):
-            await asyncio.sleep(POLL_S)
+        await _until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
 
 
 async def test_a_port_that_is_taken_is_said_in_one_line(model_dir: Path) -> None:

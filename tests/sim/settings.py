@@ -13,8 +13,8 @@ from scheduler_svc.config import SchedulerServiceConfig
 from scheduler_svc.core.engine_core import EngineCore
 from scheduler_svc.core.engine_state import EngineConfig, MakePolicy
 from scheduler_svc.core.scheduler_config import SchedulerConfig
-from scheduler_svc.core.three_queue.scheduler import ThreeQueueScheduler
 from scheduler_svc.core.unified.scheduler import UnifiedScheduler
+from scheduler_svc.policies import BUILT_IN
 from segue.types import Capacity
 from segue.wire import WireCodec
 from tests.sim.live_settings import SimulatedConfiguration
@@ -26,7 +26,7 @@ STEP_TIMEOUT_MS = 900
 ORPHAN_TIMEOUT_MS = 900
 FINISHED_TTL_MS = 8000  # longer than most worlds; in some, short enough to see it end
 SHORT_FINISHED_TTL_MS = 1200
-NAMES = {UnifiedScheduler: "unified", ThreeQueueScheduler: "three_queue"}  # of --policy
+NAMES: dict[MakePolicy, str] = {policy: name for name, policy in BUILT_IN.items()}
 
 
 @dataclass(slots=True, frozen=True)

@@ -75,7 +75,7 @@ class PlanBuilder:
                 journal.requests[request_id] = request
             if computed >= num_known:
                 output_indices[request_id] = num_known - request.num_prompt_tokens
-        journal.note_planned(counts, [row.request for row in rows])
+        journal.note_planned(counts, (row.request for row in rows))
 
     def _stats(self, draft: StepDraft) -> StepStats:
         lane = self._lane
